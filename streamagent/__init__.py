@@ -1,0 +1,1 @@
+"""Run LLM agent sessions as streams."""

@@ -1,0 +1,1 @@
+"""The sans-IO core: no await, no clock, no anyio."""

@@ -1,0 +1,94 @@
+"""The error classes. Each text names the thing that is wrong and what to do about it."""
+
+from __future__ import annotations
+
+
+class StreamAgentError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class MessageError(StreamAgentError, ValueError):
+    """Data is not a message, or fragments do not belong together."""
+
+
+class ConfigError(StreamAgentError, ValueError):
+    """A name, option or file that cannot be used as given."""
+
+
+class UnsupportedBackendError(StreamAgentError, RuntimeError):
+    """A part that is asyncio's (SQLite, LiteLLM) was opened under another event loop."""
+
+
+class MessageTooLarge(StreamAgentError):
+    """A stage that holds whole messages met one beyond its limit."""
+
+
+class ToolError(StreamAgentError):
+    """Raised by a tool to give the model this text, without the exception's type in front."""
+
+
+class InvalidArguments(ToolError):
+    """A call's arguments do not fit the tool's parameters."""
+
+
+class ModelError(StreamAgentError):
+    """A model call that failed.
+
+    Args:
+        message: What happened, without secrets.
+        kind: `rate_limited`, `quota`, `auth`, `not_found`, `bad_request`, `context_overflow`, `overloaded`,
+            `provider_error`, `connection`, `timeout`, `truncated`, `malformed_call`, `empty_response`,
+            `content_filter`, `repetition` or `protocol`.
+        retryable: The same request may succeed later.
+        retry_after: Seconds that the provider asked to wait, if it did.
+    """
+
+    def __init__(self, message: str, *, kind: str, retryable: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class SessionError(StreamAgentError):
+    """Base of the errors of a session."""
+
+
+class SessionBusy(SessionError):
+    """Another run of this session is active; send a message to steer it, or wait."""
+
+
+class SessionClosed(SessionError):
+    """The session's block was left; open it again."""
+
+
+class ConflictError(SessionError):
+    """A client key was used before with another message."""
+
+
+class StoreError(StreamAgentError):
+    """Base of the errors of a store. Nothing was written when one is raised."""
+
+
+class StoreBusy(StoreError):
+    """Another process holds the database's write lock for longer than the timeout."""
+
+
+class StoreFull(StoreError):
+    """The disk, or the database's size limit, is full."""
+
+
+class StoreReadOnly(StoreError):
+    """The database cannot be written."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is damaged, or is no database of ours."""
+
+
+class StoreSchemaError(StoreError):
+    """The database was written by a newer version of this package."""
+
+
+class LeaseLost(StoreError):
+    """Another runner has taken the session over; this one must stop at once."""

@@ -1,0 +1,252 @@
+"""`Message`, the one item type of every stream, and the arithmetic of its fragments.
+
+A message travels as one or more *fragments*: records with the same `id`, all but the last with `more=True`, whose
+contents concatenate to the message's content. Borders between fragments carry no meaning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+import orjson
+
+from .errors import MessageError
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES = frozenset({"system", "user", "assistant", "tool"})
+
+_id_lock = threading.Lock()
+_id_last = 0
+
+
+def new_id() -> str:
+    """Mint a UUIDv7 (RFC 9562 §5.7): time-ordered, strictly increasing within this process."""
+    global _id_last
+    with _id_lock:
+        # 48 bits of milliseconds followed by 12 bits of sub-millisecond fraction (RFC 9562 §6.2, method 3).
+        now_ns = time.time_ns()
+        stamp = (now_ns // 1_000_000 << 12) | (now_ns % 1_000_000 * 4096 // 1_000_000)
+        _id_last = stamp = max(stamp, _id_last + 1)
+    tail = int.from_bytes(os.urandom(8), "big")
+    value = (stamp >> 12 << 80) | (7 << 76) | ((stamp & 0xFFF) << 64) | (0b10 << 62) | (tail & (1 << 62) - 1)
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def utc_now() -> datetime:
+    """Return the current time in UTC."""
+    return datetime.now(timezone.utc)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message, or one fragment of it.
+
+    Args:
+        id: Time-ordered id (UUIDv7), shared by all fragments of one message.
+        session: The session it belongs to; `None` until the session takes it.
+        sequence: Dense 1..n per session, given by the store when the message opens; `None` before.
+        prev: Id of the parent message, on the first message of a fork.
+        role: `system`, `user`, `assistant` or `tool`.
+        type: `text`, `reasoning`, `tool_call`, `tool_result`, `image`, `file`, `data`, `approval`, `cancel`,
+            `progress`, `stop`; a stage passes on types that it does not know.
+        content: Text of this fragment; of the whole message when it came whole. Of a `tool_call`: the arguments as
+            the model wrote them.
+        query: Structured part: `{tool, id, args}` of a call (and `invalid` when it must not run),
+            `{tool, id, call, is_error}` of a result (`call` is the call's message id), `{reason, usage, model, error}`
+            of a stop. Opaque provider data is under `provider`. A message that was cut has `cut`, the reason.
+        more: Further fragments of this message follow.
+        attempt: Which try of the model produced it, from 1; a later attempt supersedes an earlier one.
+        created_at: When it was made, UTC.
+    """
+
+    id: str = field(default_factory=new_id)
+    session: str | None = None
+    sequence: int | None = None
+    prev: str | None = None
+    role: Role = "assistant"
+    type: str = "text"
+    content: str = ""
+    query: Mapping[str, Any] | None = None
+    more: bool = False
+    attempt: int = 1
+    created_at: datetime = field(default_factory=utc_now)
+
+    @classmethod
+    def user(cls, content: str) -> Message:
+        """Make a prompt."""
+        return cls(role="user", content=content)
+
+    @classmethod
+    def system(cls, content: str) -> Message:
+        """Make an instruction for the model."""
+        return cls(role="system", content=content)
+
+    @classmethod
+    def stop(cls, reason: str, **query: Any) -> Message:
+        """Make the message that closes a model turn.
+
+        Args:
+            reason: `stop`, `tool_calls`, `length`, `content_filter`, `aborted`, `error`, or the limit that ended it.
+            query: `usage`, `model`, `error` and what else says why; `None` values are left out.
+        """
+        present = {key: value for key, value in query.items() if value is not None}
+        return cls(type="stop", query={"reason": reason, **present})
+
+    def to_json(self) -> bytes:
+        """Encode as one line of JSON; fields at their defaults of `None`, `False` and empty are left out."""
+        return orjson.dumps(_plain(self), default=_encode)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Message:
+        """Decode what `to_json` wrote, and the older CAP form of a tool result.
+
+        Raises:
+            MessageError: Not JSON, not an object, or a field of the wrong type; the text names the field.
+        """
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise MessageError(f"not a message: {error}") from error
+        return cls.from_dict(value)
+
+    @classmethod
+    def from_dict(cls, value: Any) -> Message:
+        """Build a message from plain data, as `from_json` does.
+
+        Raises:
+            MessageError: As `from_json`.
+        """
+        if not isinstance(value, dict):
+            raise MessageError(f"a message is a JSON object, not {type(value).__name__}")
+        known = {name: value[name] for name in _FIELDS if value.get(name) is not None}
+        for name, item in known.items():
+            if name != "created_at" and not _fits(name, item):
+                raise MessageError(f"message field {name!r} cannot be {item!r:.80}")
+        if "created_at" in known:
+            known["created_at"] = _parse_time(known["created_at"])
+        return cls(**_modern(known))
+
+
+_FIELDS = tuple(item.name for item in fields(Message))
+_TYPES: dict[str, type | tuple[type, ...]] = {"sequence": int, "attempt": int, "more": bool, "query": Mapping}
+
+
+def _fits(name: str, item: Any) -> bool:
+    if isinstance(item, bool) and name != "more":
+        return False
+    if name == "role":
+        return item in ROLES
+    return isinstance(item, _TYPES.get(name, str))
+
+
+def _parse_time(value: Any) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    try:
+        parsed = datetime.fromisoformat(value)
+    except (TypeError, ValueError) as error:
+        raise MessageError(f"message field 'created_at' is an ISO 8601 time, not {value!r:.80}") from error
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)
+
+
+def _modern(known: dict[str, Any]) -> dict[str, Any]:
+    """Accept the CAP text's form of a result: role `assistant`, type `tool`, query `{tool, ID}`."""
+    if known.get("type") == "tool" and known.get("role", "assistant") == "assistant":
+        query = dict(known.get("query", {}))
+        if "ID" in query:
+            query["id"] = query.pop("ID")
+        return {**known, "role": "tool", "type": "tool_result", "query": query}
+    return known
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    plain = {name: getattr(message, name) for name in _FIELDS}
+    return {name: value for name, value in plain.items() if value not in (None, False, "")}
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def clean_text(text: str) -> str:
+    """Make text storable everywhere: half surrogates become U+FFFD, NUL is removed (PostgreSQL refuses it)."""
+    if text.isascii():
+        return text.replace("\0", "") if "\0" in text else text
+    if _SURROGATES.search(text):
+        # Two halves that meet are one character; what is left alone is replaced.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.replace("\0", "")
+
+
+def merge(first: Message, second: Message) -> Message:
+    """Join two adjacent fragments of one message.
+
+    Raises:
+        MessageError: They belong to different messages, or `first` was the last fragment.
+    """
+    if first.id != second.id:
+        raise MessageError(f"fragments of different messages: {first.id} and {second.id}")
+    if not first.more:
+        raise MessageError(f"message {first.id} was closed already; nothing can follow its last fragment")
+    query = first.query if second.query is None else {**(first.query or {}), **second.query}
+    content = first.content + second.content
+    sequence = second.sequence if first.sequence is None else first.sequence
+    return replace(first, content=content, query=query, more=second.more, sequence=sequence)
+
+
+def split(message: Message, size: int) -> Iterator[Message]:
+    """Cut a message into fragments of at most `size` characters; the last one carries the query.
+
+    Raises:
+        ValueError: `size` is below 1.
+    """
+    if size < 1:
+        raise ValueError(f"size is at least 1 character, not {size}")
+    start = 0
+    while len(message.content) - start > size:
+        yield replace(message, content=message.content[start : start + size], query=None, more=True)
+        start += size
+    yield replace(message, content=message.content[start:])
+
+
+def fold(fragments: Iterable[Message]) -> list[Message]:
+    """Join all fragments, also interleaved ones, to messages in the order in which they opened."""
+    parts: dict[str, list[Message]] = {}
+    for fragment in fragments:
+        group = parts.setdefault(fragment.id, [])
+        if group and not group[-1].more:
+            raise MessageError(f"message {fragment.id} was closed already; nothing can follow its last fragment")
+        group.append(fragment)
+    return [_join(group) for group in parts.values()]
+
+
+async def afold(fragments: AsyncIterator[Message]) -> list[Message]:
+    """Collect a stream and `fold` it."""
+    return fold([fragment async for fragment in fragments])
+
+
+def _join(group: list[Message]) -> Message:
+    """Join one message's fragments in linear time."""
+    first, last = group[0], group[-1]
+    if first is last:
+        return first
+    query: dict[str, Any] | None = None
+    for fragment in group:
+        if fragment.query is not None:
+            query = {**(query or {}), **fragment.query}
+    sequence = next((part.sequence for part in group if part.sequence is not None), None)
+    content = "".join(part.content for part in group)
+    return replace(first, content=content, query=query, more=last.more, sequence=sequence)

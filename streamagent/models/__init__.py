@@ -1,0 +1,1 @@
+"""Models: everything that turns a context into an answer."""

@@ -1,0 +1,256 @@
+"""The protocols between the column (pipeline, run, session, runtime) and what stands beside it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from .message import Message
+
+Stream = AsyncGenerator[Message, None]
+Source = AsyncIterator[Message]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """What a model is told about a tool.
+
+    Args:
+        name: What the model calls it by.
+        description: What it does, for the model.
+        parameters: JSON Schema (draft 2020-12) of its arguments, an object.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """Options of a model call; `None` leaves the provider's default.
+
+    Args:
+        temperature: Sampling temperature.
+        top_p: Nucleus sampling mass.
+        max_tokens: Longest answer, in tokens.
+        seed: Sampling seed, where the provider has one.
+        stop: Texts at which the model stops.
+        tool_choice: `auto`, `none`, `required`, or a tool's name.
+        reasoning_effort: `minimal`, `low`, `medium` or `high`.
+        idle_timeout: Longest silence between two events of the provider, in seconds.
+        retries: How often a call is repeated while nothing was yielded.
+        think_tags: Take a leading `<think>` block of the text as reasoning.
+        starts_in_think: The model's template has opened the think block already.
+        extra: Further parameters, passed to the provider as they are.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: Sequence[str] | None = None
+    tool_choice: str | None = None
+    reasoning_effort: str | None = None
+    idle_timeout: float = 120.0
+    retries: int = 3
+    think_tags: bool = False
+    starts_in_think: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFAULT_SETTINGS = ModelSettings()
+
+
+class Model(Protocol):
+    """Something that turns a context into an answer, both streams of messages."""
+
+    name: str
+
+    def stream(
+        self,
+        context: AsyncIterable[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        settings: ModelSettings = DEFAULT_SETTINGS,
+        deadline: float = math.inf,
+    ) -> Stream:
+        """Answer `context`.
+
+        Args:
+            context: The conversation, read once, while the request is built.
+            tools: What the model may call.
+            settings: Options of this call.
+            deadline: When to give up, on anyio's clock (`anyio.current_time`), in seconds.
+
+        Yields:
+            Fragments of the answer; the last message is a `stop`, also on every expected failure.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a running tool may know.
+
+    Args:
+        session: Id of the session.
+        call_id: The call's id, as the model knows it.
+        idempotency_key: Stable for this call, also when it is run again after a crash.
+        deadline: When the run ends, on anyio's clock, in seconds.
+        cancelled: Set when nobody waits for the result any more; a tool in a thread should look at it.
+    """
+
+    session: str
+    call_id: str
+    idempotency_key: str
+    deadline: float = math.inf
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class Tool(Protocol):
+    """Something that a model may call."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        """What the model is told."""
+        ...
+
+    @property
+    def timeout(self) -> float | None:
+        """Longest run of one call, in seconds; `None` for no limit."""
+        ...
+
+    async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
+        """Validate the arguments, run the call and return its result: text, or anything that JSON can hold.
+
+        Raises:
+            InvalidArguments: The arguments do not fit; the text tells the model what to mend.
+            ToolError: The call failed; the model reads this text.
+            Exception: Anything else is shown to the model with its type.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """A row of the view `sessions`."""
+
+    id: str
+    created_at: datetime
+    modified_at: datetime
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """What an interrupted run left behind in a session.
+
+    Args:
+        open: Messages whose last fragment was never written, without their content, in order of sequence.
+        calls: Complete calls without a result, in order of sequence.
+        last: The session's last message, without content when that is long; `None` in an empty session.
+    """
+
+    open: Sequence[Message]
+    calls: Sequence[Message]
+    last: Message | None
+
+
+class Store(AbstractAsyncContextManager["Store"], Protocol):
+    """Where sessions live. Every method is safe to call from many tasks at once.
+
+    Writes of one session are ordered as they were handed over. A caller that is cancelled while it waits for a write
+    does not stop the write. All methods may raise `StoreError` subclasses.
+    """
+
+    async def acquire(self, session: str) -> int:
+        """Become the session's only writer; return the fence that later writes must carry."""
+        ...
+
+    async def write(self, session: str, fragments: Sequence[Message], *, fence: int) -> list[int]:
+        """Commit fragments in one transaction, after everything that `write_soon` holds of this session.
+
+        A fragment with an unknown id opens a message: it gets the next sequence. Content is appended, queries are
+        merged (later keys win), `more=False` closes. A `tool_result` with `query.call` answers that call.
+
+        Returns:
+            The sequence of each fragment's message.
+
+        Raises:
+            LeaseLost: The fence is not the session's current one.
+            MessageError: The message was closed already.
+        """
+        ...
+
+    def write_soon(self, session: str, fragment: Message, *, fence: int, lag: float) -> int:
+        """Take a fragment that is committed within `lag` seconds, or with the session's next `write`.
+
+        Returns:
+            How many bytes of this session wait to be committed; above the caller's limit it should `flush`.
+
+        Raises:
+            StoreError: What an earlier fragment of this session failed with; the fragment is not taken.
+        """
+        ...
+
+    async def flush(self, session: str) -> None:
+        """Return when everything that `write_soon` took of this session is committed."""
+        ...
+
+    async def enqueue(self, session: str, message: Message, *, client_key: str | None = None) -> Message:
+        """Put a message into the session's inbox.
+
+        Returns:
+            The stored message; the earlier one, with its sequence if it was admitted, when `client_key` was used
+            before with the same role, type, content and query.
+
+        Raises:
+            ConflictError: `client_key` was used before with another message.
+        """
+        ...
+
+    async def inbox(self, session: str) -> list[Message]:
+        """Return the messages that wait, oldest first."""
+        ...
+
+    async def admit(self, session: str, *, fence: int, limit: int = 1) -> list[Message]:
+        """Give the oldest waiting messages their sequence and return them."""
+        ...
+
+    async def unfinished(self, session: str) -> Unfinished:
+        """Return what a run that ended badly left open."""
+        ...
+
+    def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
+        """Read messages by sequence, in pages, with bounded memory.
+
+        Args:
+            session: The session; an unknown one is empty.
+            after: Sequence after which to start.
+            until: Last sequence to read; `None` for the end.
+
+        Yields:
+            Whole messages; large ones as fragments of at most 64 KiB. One that is still open ends with `more=True`.
+        """
+        ...
+
+    async def tally(self, session: str) -> dict[tuple[str, str], int]:
+        """Count the session's messages by (role, type)."""
+        ...
+
+    def sessions(self) -> AsyncGenerator[SessionInfo, None]:
+        """List the sessions, the latest modified first."""
+        ...
+
+    async def delete(self, session: str) -> bool:
+        """Delete a session and its rows; return whether there was one. Its running writer gets `LeaseLost`."""
+        ...
+
+
+ToolHandler = Callable[..., Awaitable[Any]]

@@ -1,0 +1,1 @@
+"""Fakes and checks for tests of pipelines: scripted peers, fault injection, leak checks."""
