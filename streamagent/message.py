@@ -22,18 +22,29 @@ from .errors import MessageError
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 
-_id_lock = threading.Lock()
-_id_last = 0
+
+class _Ticks:
+    """A clock that never gives the same tick twice, also when the system's steps back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def next(self) -> int:
+        """48 bits of milliseconds followed by 12 bits of their fraction (RFC 9562 §6.2, method 3)."""
+        now_ns = time.time_ns()
+        tick = (now_ns // 1_000_000 << 12) | (now_ns % 1_000_000 * 4096 // 1_000_000)
+        with self._lock:
+            self._last = max(tick, self._last + 1)
+            return self._last
+
+
+_ticks = _Ticks()
 
 
 def new_id() -> str:
     """Mint a UUIDv7 (RFC 9562 §5.7): time-ordered, strictly increasing within this process."""
-    global _id_last
-    with _id_lock:
-        # 48 bits of milliseconds followed by 12 bits of sub-millisecond fraction (RFC 9562 §6.2, method 3).
-        now_ns = time.time_ns()
-        stamp = (now_ns // 1_000_000 << 12) | (now_ns % 1_000_000 * 4096 // 1_000_000)
-        _id_last = stamp = max(stamp, _id_last + 1)
+    stamp = _ticks.next()
     tail = int.from_bytes(os.urandom(8), "big")
     value = (stamp >> 12 << 80) | (7 << 76) | ((stamp & 0xFFF) << 64) | (0b10 << 62) | (tail & (1 << 62) - 1)
     text = f"{value:032x}"
