@@ -1,0 +1,117 @@
+"""`Reply`: an answer on its way, from a model alone or from a session; `Result`: the same, collected."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from typing import Any, Self, overload
+
+from .errors import ModelError
+from .message import Message, fold
+
+
+class Result(Sequence[Message]):
+    """A collected answer: a sequence of whole messages.
+
+    Args:
+        messages: What was streamed, folded.
+    """
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = tuple(messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Result {self.reason}: {len(self)} messages, {self.text!r:.60}>"
+
+    @property
+    def text(self) -> str:
+        """The visible text of the last model turn that has any."""
+        turn: list[str] = []
+        last = ""
+        for message in self._messages:
+            if message.type == "text" and message.role == "assistant":
+                turn.append(message.content)
+            elif message.type == "stop":
+                last, turn = "".join(turn) or last, []
+        return "".join(turn) or last
+
+    @property
+    def stop(self) -> Message | None:
+        """The last `stop`, or `None` when the stream was left before one."""
+        return next((message for message in reversed(self._messages) if message.type == "stop"), None)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the answer ended; see `Message.stop`."""
+        return self._of_stop("reason")
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        """Tokens as the provider counted them in the last model turn; `None` when it did not say."""
+        return self._of_stop("usage")
+
+    @property
+    def error(self) -> Mapping[str, Any] | None:
+        """`{kind, message, retryable}` of a failure, else `None`."""
+        return self._of_stop("error")
+
+    def raise_for_error(self) -> Self:
+        """Return itself, or raise what the answer failed with.
+
+        Raises:
+            ModelError: The answer ended in an error.
+        """
+        if self.error is None:
+            return self
+        kind = self.error.get("kind", "provider_error")
+        raise ModelError(self.error.get("message", kind), kind=kind, retryable=bool(self.error.get("retryable")))
+
+    def _of_stop(self, key: str) -> Any:
+        return (self.stop.query or {}).get(key) if self.stop else None
+
+
+class Reply(ABC):
+    """An answer on its way: iterate it for fragments, `text()` for text, await it for the `Result`."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    async def __anext__(self) -> Message:
+        """Return the next fragment."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Stop the answer and release what it holds; idempotent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def text(self) -> AsyncGenerator[str, None]:
+        """Yield the pieces of visible text as they come."""
+        async for message in self:
+            if message.type == "text" and message.role == "assistant" and message.content:
+                yield message.content
+
+    async def result(self) -> Result:
+        """Collect the rest of the answer."""
+        return Result(fold([message async for message in self]))
+
+    def __await__(self) -> Generator[Any, Any, Result]:
+        return self.result().__await__()
