@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -253,4 +253,43 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
 
-ToolHandler = Callable[..., Awaitable[Any]]
+class Tasks(Protocol):
+    """Where a stage starts background work; it ends with the run."""
+
+    def start_soon(self, func: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: object = None) -> Any:
+        """Start `func(*args)`; an exception in it ends the run with that exception."""
+        ...
+
+
+class RunContext(Protocol):
+    """The run, as a stage sees it that takes `(stream, run)`.
+
+    Args:
+        session: Id of the session.
+        tasks: Where background work goes.
+        deadline: When the run ends, on anyio's clock, in seconds.
+        outcomes: Results of finished calls that were not yielded yet, by the call's message id: they are stored
+            however the run ends.
+    """
+
+    session: str
+    tasks: Tasks
+    deadline: float
+    outcomes: dict[str, Message]
+
+    @property
+    def store(self) -> Store:
+        """The session's store.
+
+        Raises:
+            ConfigError: The pipeline was opened without one.
+        """
+        ...
+
+    @property
+    def fence(self) -> int:
+        """What the run's writes must carry."""
+        ...
+
+
+Stage = Callable[[Stream], Source] | Callable[[Stream, RunContext], Source]

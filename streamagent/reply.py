@@ -56,17 +56,20 @@ class Result(Sequence[Message]):
     @property
     def reason(self) -> str | None:
         """Why the answer ended; see `Message.stop`."""
-        return self._of_stop("reason")
+        reason: str | None = self._of_stop("reason")
+        return reason
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
         """Tokens as the provider counted them in the last model turn; `None` when it did not say."""
-        return self._of_stop("usage")
+        usage: Mapping[str, Any] | None = self._of_stop("usage")
+        return usage
 
     @property
     def error(self) -> Mapping[str, Any] | None:
         """`{kind, message, retryable}` of a failure, else `None`."""
-        return self._of_stop("error")
+        error: Mapping[str, Any] | None = self._of_stop("error")
+        return error
 
     def raise_for_error(self) -> Self:
         """Return itself, or raise what the answer failed with.

@@ -1,0 +1,201 @@
+"""`Pipeline`: which stages stand where; `open_pipeline`: the only place that links them and closes the links."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, cast
+
+from anyio import create_task_group, move_on_after
+
+from .errors import ConfigError
+from .message import Message
+from .protocols import RunContext, Source, Stage, Store, Stream, Tasks
+
+logger = logging.getLogger("streamagent")
+
+CLOSE_TIMEOUT = 5.0
+WITH_RUN = 2  # parameters of a stage that takes (stream, run)
+
+
+class Pipeline:
+    """The stages of an agent, as values that can be printed, compared by eye and added.
+
+    Args:
+        context: Stages between the store and the model, anew each turn.
+        reply: Stages between the model and the session, once per run. The first stands next to the model.
+
+    Raises:
+        ConfigError: Something is not a stage; the text says which.
+    """
+
+    __slots__ = ("context", "reply")
+
+    def __init__(self, *, context: Iterable[Stage] = (), reply: Iterable[Stage] = ()) -> None:
+        self.context: tuple[Stage, ...] = tuple(context)
+        self.reply: tuple[Stage, ...] = tuple(reply)
+        for stage in (*self.context, *self.reply):
+            wants_run(stage)
+
+    def __add__(self, other: Pipeline | Stage | Sequence[Stage]) -> Pipeline:
+        """Append the stages of another pipeline, or reply stages."""
+        if not isinstance(other, Pipeline):
+            other = Pipeline(reply=[other] if callable(other) else other)
+        return Pipeline(context=self.context + other.context, reply=self.reply + other.reply)
+
+    def __repr__(self) -> str:
+        parts = [("context", self.context), ("reply", self.reply)]
+        shown = [f"{name}=[{', '.join(map(describe, stages))}]" for name, stages in parts if stages]
+        return f"Pipeline({', '.join(shown)})"
+
+    def __str__(self) -> str:
+        chain = ["store", *map(describe, self.context), "model", *map(describe, self.reply), "session"]
+        return " → ".join(chain)
+
+
+def wants_run(stage: Stage) -> bool:
+    """Tell whether a stage takes `(stream, run)` rather than `(stream)`.
+
+    Raises:
+        ConfigError: It takes neither.
+    """
+    if not callable(stage):
+        raise ConfigError(f"{stage!r} is not a stage: a stage is a function of (stream) or (stream, run)")
+    try:
+        parameters = inspect.signature(stage).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p.name for p in positional if p.default is p.empty]
+    if len(required) > WITH_RUN or not (positional or any(p.kind is p.VAR_POSITIONAL for p in parameters)):
+        raise ConfigError(
+            f"{describe(stage)} is not a stage: a stage takes (stream) or (stream, run); is a call missing, as in persist()?"
+        )
+    return len(required) == WITH_RUN or "run" in [p.name for p in positional[1:WITH_RUN]]
+
+
+def describe(stage: Any) -> str:
+    """Name a stage as it was written: `rate_limit(messages=100, scope='run')`."""
+    name: str = getattr(stage, "__qualname__", type(stage).__qualname__)
+    factory, closed, _ = name.partition(".<locals>")
+    if not closed or not inspect.isfunction(stage):
+        return name if hasattr(stage, "__qualname__") else repr(stage)
+    # The options of a factory are the free variables of the function that it returned.
+    cells = zip(stage.__code__.co_freevars, stage.__closure__ or (), strict=True)
+    values = [(variable, cell.cell_contents) for variable, cell in cells]
+    shown = ", ".join(f"{variable}={_short(value)}" for variable, value in values if not callable(value))
+    return f"{factory}({shown})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return f"{value!r:.60}"
+
+
+@dataclass(slots=True)
+class BareRun:
+    """The run of a pipeline that was opened without a session: it has tasks, and nothing to write to."""
+
+    tasks: Tasks
+    session: str = ""
+    deadline: float = math.inf
+    outcomes: dict[str, Message] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Store:
+        """Refuse: there is none."""
+        self._refuse()
+
+    @property
+    def fence(self) -> int:
+        """Refuse: there is none."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigError("this pipeline was opened without a session, so a stage cannot reach a store")
+
+
+class Chain:
+    """Links of an open pipeline, source first. One owner opens it, drives `tail` and closes it."""
+
+    __slots__ = ("_links", "_stack", "tail")
+
+    def __init__(self, source: Source) -> None:
+        self._links: list[Any] = [source]
+        self.tail: Source = source
+
+    async def extend(self, stages: Iterable[Stage], run: RunContext) -> None:
+        """Put stages behind the tail.
+
+        Raises:
+            ConfigError: A stage returned something that is no async iterator.
+        """
+        for stage in stages:
+            link: Any = stage(self.tail, run) if wants_run(stage) else stage(self.tail)  # type: ignore[call-arg,arg-type]
+            if hasattr(link, "stream") and not hasattr(link, "__anext__"):
+                # An aiostream operator: its stream is iterated inside its own context.
+                link = link.stream()
+                await link.__aenter__()
+            if not hasattr(link, "__anext__"):
+                raise ConfigError(f"stage {describe(stage)} returned {link!r:.80}, not an async iterator")
+            self._links.append(link)
+            self.tail = link
+
+    async def aclose(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
+        """Close all links, outermost first, shielded, within `close_timeout` seconds; idempotent."""
+        links, self._links = self._links, []
+        with move_on_after(close_timeout, shield=True) as scope:
+            async with AsyncExitStack() as stack:
+                for link in links:
+                    if hasattr(link, "aclose"):
+                        stack.push_async_callback(link.aclose)
+        if scope.cancelled_caught:
+            logger.warning("a stage or model did not close within %s s and was abandoned", close_timeout)
+
+
+@asynccontextmanager
+async def open_pipeline(
+    source: Source,
+    *stages: Stage,
+    run: RunContext | None = None,
+    close_timeout: float = CLOSE_TIMEOUT,
+) -> AsyncGenerator[Stream, None]:
+    """Link stages behind a source and yield the end of the chain; close every link at the block's end.
+
+    The group of the stages' background work is entered here, in the caller's task, never inside a generator, and it
+    ends before the links are closed.
+
+    Args:
+        source: Any async iterator of messages.
+        stages: The stages, in the order in which messages pass them.
+        run: The run that stages see; without one they get a group of tasks and no store.
+        close_timeout: Longest time for closing all links, in seconds.
+
+    Raises:
+        ConfigError: A stage returned something that is no async iterator.
+    """
+    chain = Chain(source)
+    try:
+        async with create_task_group() as tasks:
+            await chain.extend(stages, run or BareRun(tasks))
+            yield cast("Stream", chain.tail)
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise_single(group)
+    finally:
+        await chain.aclose(close_timeout)
+
+
+def raise_single(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """Raise the only exception of a group, or the group when it holds several."""
+    inner: BaseException = group
+    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    if inner is group:
+        raise group
+    raise inner from inner.__cause__

@@ -1,0 +1,53 @@
+"""`buffer`: let the source run ahead of a slow consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyio import BrokenResourceError, create_memory_object_stream
+from anyio.streams.memory import MemoryObjectSendStream
+
+from streamagent.message import Message
+from streamagent.protocols import RunContext, Stage, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: Exception
+
+
+def buffer(size: int) -> Stage:
+    """Read the source in a task of its own, at most `size` messages ahead of the consumer.
+
+    Upstream of it a `yield` means "buffered", no longer "delivered": stand it between stages that do not need that.
+
+    Args:
+        size: How many messages may wait; 0 hands each over directly.
+
+    Raises:
+        ValueError: `size` is negative.
+    """
+    if size < 0:
+        raise ValueError(f"buffer size is 0 or more messages, not {size}")
+
+    async def stage(stream: Stream, run: RunContext) -> Stream:
+        outbox, inbox = create_memory_object_stream[Message | _Failed](size)
+        run.tasks.start_soon(_pump, stream, outbox)
+        with inbox:
+            async for item in inbox:
+                if isinstance(item, _Failed):
+                    raise item.error
+                yield item
+
+    return stage
+
+
+async def _pump(stream: Stream, outbox: MemoryObjectSendStream[Message | _Failed]) -> None:
+    with outbox:
+        try:
+            async for message in stream:
+                await outbox.send(message)
+        except BrokenResourceError:
+            return  # the reader left
+        except Exception as error:  # noqa: BLE001 - foreign code upstream; it is raised again where it is read
+            await outbox.send(_Failed(error))

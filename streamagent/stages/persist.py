@@ -1,0 +1,45 @@
+"""`persist`: what passes here is in the store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamagent.protocols import RunContext, Stage, Stream
+
+LAGGED = frozenset({"text", "reasoning"})
+
+
+def persist(*, lag_ms: float = 50, lag_bytes: int = 4096) -> Stage:
+    """Store every message on its way.
+
+    A tool call, a result, a stop and everything else but text is committed before it is passed on. Text and other
+    unfinished messages are committed within the lag: what was shown is stored exactly however the run ends, unless
+    the process is killed, which loses at most the lag.
+
+    Args:
+        lag_ms: How long shown text may wait for its commit, in milliseconds; 0 commits before it is passed on.
+        lag_bytes: How much shown text may wait, in bytes of UTF-8.
+
+    Raises:
+        ValueError: A negative lag.
+        StoreError: From the stage, when a write fails; nothing that was not stored is passed on after it.
+    """
+    if lag_ms < 0 or lag_bytes < 0:
+        raise ValueError(f"lag_ms and lag_bytes are 0 or more, not {lag_ms} and {lag_bytes}")
+    lag = lag_ms / 1000
+
+    async def stage(stream: Stream, run: RunContext) -> Stream:
+        store, session, fence = run.store, run.session, run.fence
+        async for message in stream:
+            if message.sequence is not None:  # stored already: a prompt from the inbox, a row of recovery
+                yield message
+            elif lag and (message.more or message.type in LAGGED):
+                waiting = store.write_soon(session, message, fence=fence, lag=lag)
+                if waiting >= lag_bytes:
+                    await store.flush(session)
+                yield message
+            else:
+                [sequence] = await store.write(session, [message], fence=fence)
+                yield replace(message, session=session, sequence=sequence)
+
+    return stage
