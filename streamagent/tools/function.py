@@ -1,0 +1,238 @@
+"""`@tool`: a Python function that a model may call."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from streamagent._core.output import Capped, Output, describe, text_of
+from streamagent.errors import ConfigError, ToolError
+from streamagent.protocols import ToolContext, ToolSpec
+
+from .docstring import parse_docstring
+from .json_schema import check_object, from_schema
+from .schema import Parameters, Signature, from_signature, read_signature
+from .threads import run_in_thread
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TIMEOUT = 60.0  # seconds
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what all providers take
+
+
+class FunctionTool(Generic[P, R]):
+    """A function as a `Tool`, which can still be called as the function.
+
+    A synchronous function runs in a worker thread. A generator's pieces are joined, with bounded memory.
+
+    Args:
+        function: What to call; a parameter annotated `ToolContext` gets the context and is hidden from the model.
+        name: What the model calls it by; the function's name by default.
+        description: What it does; the first paragraph of the docstring by default.
+        parameters: JSON Schema of the arguments; derived from the annotations and the docstring by default.
+        timeout: Longest run of one call, in seconds; `None` for no limit.
+
+    Raises:
+        ConfigError: The name is not one that providers take, the timeout is not positive, the parameters are not an
+            object's, or the function cannot be called by name.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        timeout: float | None = TIMEOUT,
+    ) -> None:
+        inner = function.func if isinstance(function, functools.partial) else function
+        self.name = _checked_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
+        if timeout is not None and not timeout > 0:
+            raise ConfigError(f"tool {self.name!r}: a timeout is more than 0 seconds, or None; not {timeout}")
+        if parameters is not None:
+            check_object(parameters)
+        read_signature(function, evaluate=False)
+        self.timeout = timeout
+        self._function: Callable[..., R] = function
+        self._schema = parameters
+        summary, self._descriptions = parse_docstring(inspect.getdoc(inner))
+        self._description = summary if description is None else description
+        self._is_async = _is_async(function)
+        functools.update_wrapper(self, inner, updated=())
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself."""
+        return self._function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> FunctionTool[..., R]:
+        """Bind a tool that was defined in a class."""
+        if instance is None or not hasattr(self._function, "__get__"):
+            return self
+        return FunctionTool(
+            self._function.__get__(instance, owner),
+            name=self.name,
+            description=self._description,
+            parameters=self._schema,
+            timeout=self.timeout,
+        )
+
+    def __repr__(self) -> str:
+        return f"tool({self.name!r})"
+
+    @functools.cached_property
+    def spec(self) -> ToolSpec:
+        """What the model is told.
+
+        Raises:
+            ConfigError: The parameters have no JSON Schema, or do not fit the function.
+        """
+        return ToolSpec(name=self.name, description=self._description, parameters=self._parameters.schema)
+
+    async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
+        """Check the arguments, call the function and return its result.
+
+        Raises:
+            InvalidArguments: The arguments do not fit; the text tells the model what to mend.
+            ToolError: The function raised it or tried to exit, or too many abandoned threads still run.
+            Exception: Whatever else the function raises.
+        """
+        keywords = {**self._parameters.validate(arguments), **self._signature.preset}
+        if self._signature.context:
+            keywords[self._signature.context] = context
+        call = functools.partial(self._function, **keywords)
+        try:
+            result: Any
+            if self._is_async:
+                result = call()
+            else:
+                result = await run_in_thread(functools.partial(_call, call, context.cancelled), context.cancelled)
+            if inspect.isawaitable(result):
+                result = await result
+            return await _join_async(result) if inspect.isasyncgen(result) else result
+        except SystemExit as error:
+            raise ToolError(f"the tool tried to end the process with exit code {error.code!r}") from error
+
+    @functools.cached_property
+    def _signature(self) -> Signature:
+        return read_signature(self._function)
+
+    @functools.cached_property
+    def _parameters(self) -> Parameters:
+        try:
+            if self._schema is None:
+                return from_signature(self._signature, self._descriptions)
+            _check_taken(self._schema, self._signature)
+            return from_schema(self._schema, any_name=self._signature.extra is not None)
+        except ConfigError as error:
+            raise ConfigError(f"tool {self.name!r}: {error}") from error
+
+
+@overload
+def tool(
+    function: Callable[P, R],
+    /,
+    *,
+    name: str | None = ...,
+    description: str | None = ...,
+    parameters: Mapping[str, Any] | None = ...,
+    timeout: float | None = ...,
+) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = ...,
+    description: str | None = ...,
+    parameters: Mapping[str, Any] | None = ...,
+    timeout: float | None = ...,
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function a tool, as `@tool` or `@tool(timeout=5)`.
+
+    Args:
+        function: Any callable: sync, async or a generator; a function, method, `functools.partial` or object.
+        options: As `FunctionTool`.
+
+    Returns:
+        The `FunctionTool`; without a function, a decorator that makes one.
+
+    Raises:
+        ConfigError: As `FunctionTool`.
+    """
+    if function is None:
+        return functools.partial(FunctionTool, **options)
+    return FunctionTool(function, **options)
+
+
+def _checked_name(name: str) -> str:
+    if _NAME.fullmatch(name):
+        return name
+    better = re.sub(r"[^a-zA-Z0-9_-]+", "_", name).strip("_")[:64] or "my_tool"
+    raise ConfigError(
+        f"{name!r} is no tool name: providers take 1 to 64 of a-z, A-Z, 0-9, _ and -; give one with name={better!r}"
+    )
+
+
+def _check_taken(schema: Mapping[str, Any], signature: Signature) -> None:
+    strange = schema.get("properties", {}).keys() - signature.named
+    if strange and not signature.extra:
+        raise ConfigError(f"the function does not take {', '.join(sorted(strange))}")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Tell whether a call returns at once and the work is in awaiting what it returns."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    candidates = (inner, getattr(inner, "__call__", None))  # noqa: B004 - the method of a callable object is looked at
+    return any(inspect.iscoroutinefunction(item) or inspect.isasyncgenfunction(item) for item in candidates)
+
+
+def _call(call: Callable[[], Any], cancelled: threading.Event) -> Any:
+    """Call in the worker thread, and there run what a generator does between its pieces."""
+    result = call()
+    return _join(result, cancelled) if inspect.isgenerator(result) else result
+
+
+def _join(pieces: Generator[Any, Any, Any], cancelled: threading.Event) -> Output:
+    """Join what a generator yields, up to an error or until nobody waits any more."""
+    capped = Capped()
+    with contextlib.closing(pieces):
+        try:
+            for piece in pieces:
+                _add(capped, piece)
+                if cancelled.is_set():
+                    break
+        except Exception as error:  # noqa: BLE001 - foreign code; what it made before it failed is worth keeping
+            return _failed(capped, error)
+    return capped.output()
+
+
+async def _join_async(pieces: AsyncGenerator[Any, Any]) -> Output:
+    """Join what an async generator yields, up to an error."""
+    capped = Capped()
+    async with contextlib.aclosing(pieces):
+        try:
+            async for piece in pieces:
+                _add(capped, piece)
+        except Exception as error:  # noqa: BLE001 - as in `_join`
+            return _failed(capped, error)
+    return capped.output()
+
+
+def _add(capped: Capped, piece: Any) -> None:
+    capped.add(piece if isinstance(piece, str) else f"{text_of(piece)}\n")
+
+
+def _failed(capped: Capped, error: Exception) -> Output:
+    capped.add(f"\n{describe(error)}")
+    return capped.output(is_error=True)
