@@ -1,0 +1,161 @@
+"""Server-sent events, from bytes cut anywhere to chunks (WHATWG HTML §9.2; quirks Q84 to Q90)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import orjson
+
+from streamagent.errors import ModelError
+
+DONE: Final = b"[DONE]"
+
+# An inline image is the largest thing that a provider sends in one event: 8 MiB hold one of 6 MB in base64.
+EVENT_LIMIT: Final = 8 * 1024 * 1024
+
+_BOM: Final = b"\xef\xbb\xbf"
+# orjson turns integers beyond 64 bits into floats, which matters where they are somebody's arguments (quirk Q30).
+_OBJECT_ARGUMENTS: Final = re.compile(rb'"arguments"\s*:\s*[{\[]')
+_LENIENT: Final = json.JSONDecoder(strict=False)
+
+
+class SSEDecoder:
+    """Take what the network gives and return the data of events.
+
+    Args:
+        limit: Longest event, in bytes.
+    """
+
+    __slots__ = ("_after_cr", "_buffer", "_limit")
+
+    def __init__(self, *, limit: int = EVENT_LIMIT) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+        self._after_cr = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Decode one network read; nothing happens until the result is iterated, to its end.
+
+        Args:
+            data: Bytes that may begin and end anywhere.
+
+        Yields:
+            The data of each event that is complete now, without comments and empty events; `DONE` is one of them.
+
+        Raises:
+            ModelError: An event is longer than the limit (kind `protocol`); the decoder is of no use any more.
+        """
+        searched = max(0, len(self._buffer) - 1)
+        self._buffer += self._normalised(data)
+        if self._buffer.find(b"\n\n", searched) >= 0:
+            *events, rest = bytes(self._buffer).split(b"\n\n")
+            self._buffer = bytearray(rest)
+            for event in events:
+                self._check(event)
+                if payload := _payload(event):
+                    yield payload
+        self._check(self._buffer)
+
+    def end(self) -> Iterator[bytes]:
+        """Take the end of the stream for the end of the event; one that was cut is dropped.
+
+        Yields:
+            The data of the last event, when its blank line is missing but it is whole.
+        """
+        payload = _payload(bytes(self._buffer))
+        self._buffer.clear()
+        if payload == DONE or _is_json(payload):
+            yield payload
+
+    def _normalised(self, data: bytes) -> bytes:
+        """Make LF of CRLF and CR, also when a read ends between the two."""
+        if self._after_cr and data:
+            data = data.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\r" not in data:
+            return data
+        self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _check(self, event: bytes | bytearray) -> None:
+        if len(event) > self._limit:
+            raise ModelError(f"the provider sent an event of more than {self._limit} bytes", kind="protocol")
+
+
+def _payload(event: bytes) -> bytes:
+    """Return the data of an event; its other fields and comments mean nothing here."""
+    if event.startswith(b"data:") and b"\n" not in event:
+        return event[5:].strip()
+    fields = (line.removeprefix(_BOM).partition(b":") for line in event.split(b"\n"))
+    return b"\n".join(value.strip() for name, _, value in fields if name == b"data").strip()
+
+
+def parse_event(data: bytes | str) -> dict[str, Any] | None:
+    """Parse the data of an event.
+
+    Args:
+        data: What `SSEDecoder` yielded, but not `DONE`.
+
+    Returns:
+        The chunk: a JSON object with `choices`, `error` or `usage`. `None` for anything else that providers send: it
+        means nothing. Of several objects in one event, the one that tells of an error (quirk Q89).
+
+    Raises:
+        ModelError: The event is a damaged JSON object, or several objects (kind `protocol`).
+    """
+    raw = (data.encode("utf-8", "replace") if isinstance(data, str) else data).strip()
+    if not raw.startswith(b"{"):
+        return None
+    value = _parsed(raw)
+    means = "choices" in value or "error" in value or "usage" in value or value.get("object") == "error"
+    return value if means else None
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    if b'"arguments"' in raw and _OBJECT_ARGUMENTS.search(raw):
+        return _parsed_slowly(raw)
+    try:
+        value: dict[str, Any] = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return _parsed_slowly(raw)  # half a surrogate pair, NaN, several objects
+    return value
+
+
+def _parsed_slowly(raw: bytes) -> dict[str, Any]:
+    try:
+        values = list(_values(raw.decode("utf-8", "replace")))
+    except (ValueError, RecursionError) as error:
+        raise ModelError("the provider sent an event that is not JSON", kind="protocol", retryable=True) from error
+    if len(values) == 1:
+        return values[0]
+    for value in values:
+        if value.get("error"):
+            return value
+    raise ModelError("the provider sent several objects in one event", kind="protocol", retryable=True)
+
+
+def _values(text: str) -> Iterator[dict[str, Any]]:
+    """Decode the objects that stand one after another.
+
+    Raises:
+        ValueError: Something is no JSON object.
+    """
+    position, end = 0, len(text)
+    while position < end:
+        value, position = _LENIENT.raw_decode(text, position)
+        if not isinstance(value, dict):
+            raise ValueError("not an object")  # noqa: TRY004  # the JSON is what is wrong, not a caller's type
+        yield value
+        while position < end and text[position].isspace():
+            position += 1
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True
