@@ -113,7 +113,7 @@ class FunctionTool(Generic[P, R]):
             if self._is_async:
                 result = call()
             else:
-                result = await run_in_thread(functools.partial(_call, call, context.cancelled), context.cancelled)
+                (result,) = await run_in_thread(functools.partial(_call, call, context.cancelled), context.cancelled)
             if inspect.isawaitable(result):
                 result = await result
             return await _join_async(result) if inspect.isasyncgen(result) else result
@@ -197,10 +197,14 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return any(inspect.iscoroutinefunction(item) or inspect.isasyncgenfunction(item) for item in candidates)
 
 
-def _call(call: Callable[[], Any], cancelled: threading.Event) -> Any:
-    """Call in the worker thread, and there run what a generator does between its pieces."""
+def _call(call: Callable[[], Any], cancelled: threading.Event) -> tuple[Any]:
+    """Call in the worker thread, and there run what a generator does between its pieces.
+
+    Returns:
+        The result in a tuple: trio takes a thread that returns a bare coroutine for a mistake.
+    """
     result = call()
-    return _join(result, cancelled) if inspect.isgenerator(result) else result
+    return (_join(result, cancelled) if inspect.isgenerator(result) else result,)
 
 
 def _join(pieces: Generator[Any, Any, Any], cancelled: threading.Event) -> Output:

@@ -72,11 +72,18 @@ def _problems(validator: Any, arguments: dict[str, Any]) -> list[tuple[str, str]
     token = _references.set(iter(range(MAX_REFERENCES)))
     try:
         found = itertools.islice(validator.iter_errors(arguments), MAX_PROBLEMS + 1)
-        return [(dotted(error.absolute_path), shorten(error.message)) for error in found]
+        return [(dotted(error.absolute_path), _message(error)) for error in found]
     except RecursionError:
         return [("arguments", "nested too deep")]
     finally:
         _references.reset(token)
+
+
+def _message(error: Any) -> str:
+    """Say what is wrong; jsonschema's own text begins with the value, which may be long."""
+    return (
+        error.message if len(error.message) <= MAX_ECHO else f"does not fit {error.validator}: {error.validator_value}"
+    )
 
 
 def _validator(schema: dict[str, Any]) -> Any:
@@ -99,7 +106,7 @@ def _validator(schema: dict[str, Any]) -> Any:
     def pattern(validator: Any, value: str, instance: Any, schema: Any) -> Iterator[Any]:
         del schema
         if validator.is_type(instance, "string") and not patterns[value](instance):
-            yield ValidationError(f"{instance!r} does not match {value!r}")
+            yield ValidationError(f"does not match the pattern {value}")
 
     follow = Draft202012Validator.VALIDATORS["$ref"]
 
