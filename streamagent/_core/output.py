@@ -186,6 +186,6 @@ def _plain(value: Any) -> Any:
             return sorted(value, key=repr)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+    if dump := getattr(value, "model_dump", None):  # pydantic, which is not imported for this
+        return dump(mode="json")
     raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -87,7 +87,7 @@ class FunctionTool(Generic[P, R]):
     def __repr__(self) -> str:
         return f"tool({self.name!r})"
 
-    @functools.cached_property
+    @property
     def spec(self) -> ToolSpec:
         """What the model is told.
 

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamagent.errors import ConfigError
 
-from .schema import (
-    MAX_ECHO,
-    MAX_PROBLEMS,
-    Arguments,
-    Parameters,
-    dotted,
-    refusal,
-    shorten,
-    unknown_names,
-)
+from .schema import MAX_ECHO, MAX_PROBLEMS, Arguments, Parameters, dotted, refusal, shorten, unknown_names
 
 if TYPE_CHECKING:
     from referencing import Resource
@@ -81,9 +72,8 @@ def _problems(validator: Any, arguments: dict[str, Any]) -> list[tuple[str, str]
 
 def _message(error: Any) -> str:
     """Say what is wrong; jsonschema's own text begins with the value, which may be long."""
-    return (
-        error.message if len(error.message) <= MAX_ECHO else f"does not fit {error.validator}: {error.validator_value}"
-    )
+    whole: str = error.message
+    return whole if len(whole) <= MAX_ECHO else f"does not fit {error.validator}: {error.validator_value}"
 
 
 def _validator(schema: dict[str, Any]) -> Any:

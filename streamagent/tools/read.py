@@ -18,7 +18,7 @@ from .beneath import open_beneath, real_root
 from .function import tool
 
 COUNTED_BYTES = 64 * 1024 * 1024  # a larger file's lines are not counted to its end: that would take seconds
-_SNIFFED = 8 * 1024  # bytes in which a file shows what it is; as much as `git diff` and `grep` look at, roughly
+_SNIFFED = 8 * 1024  # bytes in which a file shows what it is; git looks at about as many
 
 _IMAGES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
