@@ -1,0 +1,132 @@
+"""How messages are put into plain columns: clean text, exact JSON, times of fixed width, pieces of bounded size."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import orjson
+
+from streamagent.errors import MessageError
+from streamagent.message import clean_text
+
+PIECE = (
+    64 * 1024
+)  # bytes of UTF-8: small enough to hold hundreds at once, large enough that a hop a piece costs nothing
+
+# orjson writes NaN as null and gives integers beyond 64 bits back as floats: these spots take the exact way.
+_SUSPECT = (b"null", b"\\u0000")
+_LONG_NUMBER = re.compile("[0-9]{19}")
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+def encode_query(query: Mapping[str, Any] | None) -> str | None:
+    """Write a query as JSON text that `decode_query` gives back exactly, with cleaned strings.
+
+    Raises:
+        MessageError: JSON cannot hold it; the text names the value.
+    """
+    if query is None:
+        return None
+    try:
+        data = orjson.dumps(query, default=_mapping, option=_STRICT)
+    except TypeError:
+        return _encode_exactly(query)
+    if any(mark in data for mark in _SUSPECT):
+        return _encode_exactly(query)
+    return data.decode()
+
+
+def decode_query(text: str | None) -> dict[str, Any] | None:
+    """Read what `encode_query` wrote."""
+    if text is None:
+        return None
+    value: dict[str, Any] = json.loads(text) if _LONG_NUMBER.search(text) else orjson.loads(text)
+    return value
+
+
+def merge_queries(first: str | None, second: str | None) -> str | None:
+    """Join the queries of two fragments; the second one's keys win."""
+    if first is None or second is None:
+        return first if second is None else second
+    return encode_query({**(decode_query(first) or {}), **(decode_query(second) or {})})
+
+
+def _encode_exactly(query: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(_plain(query), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MessageError(f"a message's query is JSON, which cannot hold this one: {error}: {query!r:.200}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("the keys of an object are strings")
+        return {clean_text(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _mapping(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def check_name(what: str, name: str | None) -> None:
+    """Refuse an identifier that not every database can hold; cleaning it could make two of them one.
+
+    Raises:
+        MessageError: It holds NUL or half a surrogate pair.
+    """
+    if name is not None and clean_text(name) != name:
+        raise MessageError(f"{what} {name!r:.80} holds NUL or half a surrogate pair; leave them out")
+
+
+def utf8_size(text: str) -> int:
+    """Count the bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def as_utc(moment: datetime) -> datetime:
+    """Move a time to UTC; a naive one is UTC already."""
+    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def encode_time(moment: datetime) -> str:
+    """Write a time in UTC as ISO 8601 of fixed width, so that texts sort as times do."""
+    text = orjson.dumps(moment, option=orjson.OPT_UTC_Z).decode()[1:-1]
+    return text if len(text) == 27 else f"{text[:19]}.000000Z"  # noqa: PLR2004 - orjson leaves zero microseconds out
+
+
+def decode_time(text: str) -> datetime:
+    """Read what `encode_time` wrote."""
+    return datetime.fromisoformat(text)
+
+
+def pack(pieces: Iterable[str]) -> Iterator[str]:
+    """Cut and join texts, on character borders, to pieces of at most `PIECE` bytes."""
+    group: list[str] = []
+    size = 0
+    for part in _cut(pieces):
+        length = utf8_size(part)
+        if group and size + length > PIECE:
+            yield "".join(group)
+            group, size = [], 0
+        group.append(part)
+        size += length
+    if group:
+        yield "".join(group)
+
+
+def _cut(pieces: Iterable[str]) -> Iterator[str]:
+    for piece in pieces:
+        # Without a copy of the whole text in bytes: a character takes 4 of them at most.
+        step = PIECE if piece.isascii() else PIECE // 4
+        for start in range(0, len(piece), step):
+            yield piece[start : start + step]

@@ -1,0 +1,130 @@
+"""What readers ask an SQLite store. Each function is called on a connection's own thread and leaves no cursor open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streamagent.message import Message
+from streamagent.protocols import SessionInfo, Unfinished
+
+from ._codec import PIECE, decode_time
+from ._ledger import Row
+from ._tables import PIECES, select_messages, to_row, with_content
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+# One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds at most these bytes and one more row.
+PAGE_ROWS = 256
+PAGE_BYTES = 256 * 1024
+
+_PAGE = select_messages("sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?")
+_INBOX = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid")
+_LEFT = select_messages("state = ? AND state <> 'closed' ORDER BY sequence")
+_LAST = select_messages("sequence IS NOT NULL ORDER BY sequence DESC LIMIT 1")
+_TALLY = """
+    SELECT role, type, count(*) FROM messages
+    WHERE tenant = ? AND session = ? AND sequence IS NOT NULL GROUP BY role, type
+"""
+_SESSIONS = """
+    SELECT session, created_at, modified_at, head FROM leases
+    WHERE tenant = ? AND modified_at IS NOT NULL AND (modified_at, session) < (?, ?)
+    ORDER BY modified_at DESC, session DESC LIMIT ?
+"""
+
+
+@dataclass(slots=True)
+class Page:
+    """Consecutive rows of a session; of a last one that is `spread`, the first bytes of its content.
+
+    Args:
+        rows: The rows.
+        full: There may be more behind it.
+        piece: Number of the last piece that was read of the last row.
+    """
+
+    rows: list[Row]
+    full: bool
+    piece: int = -1
+
+
+def read_page(db: Connection, tenant: str, session: str, after: int, until: int) -> Page:
+    """Read the rows of one page, up to the first whose content is in pieces."""
+    with _snapshot(db):
+        rows: list[Row] = []
+        size = 0
+        for values in db.execute(_PAGE, (tenant, session, after, until, PAGE_ROWS)):
+            rows.append(to_row(values))
+            if rows[-1].spread:
+                # In the same snapshot as the row: closing a small message moves its pieces into the row.
+                piece, content = read_pieces(db, tenant, session, rows[-1].id, -1)
+                rows[-1].pieces = [content]
+                return Page(rows, full=True, piece=piece)
+            size += rows[-1].size
+            if size >= PAGE_BYTES:
+                return Page(rows, full=True)
+        return Page(rows, full=len(rows) == PAGE_ROWS)
+
+
+def read_pieces(db: Connection, tenant: str, session: str, message_id: str, after: int) -> tuple[int, str]:
+    """Read the next bytes of a message, 64 KiB at most; return the number of the last piece, and the text."""
+    texts: list[str] = []
+    size = 0
+    for piece, content in db.execute(PIECES, (tenant, session, message_id, after)):
+        size += len(content.encode())
+        if texts and size > PIECE:
+            break
+        texts.append(content)
+        after = piece
+    return after, "".join(texts)
+
+
+def read_inbox(db: Connection, tenant: str, session: str) -> list[Message]:
+    """Read the messages that wait."""
+    with _snapshot(db):
+        rows = [to_row(values) for values in db.execute(_INBOX, (tenant, session))]
+        return [with_content(db, tenant, session, row).message(session) for row in rows]
+
+
+def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:
+    """Read what was left open; content of the calls only, and of a last message that is small."""
+    with _snapshot(db):
+        still_open = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "open"))]
+        calls = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "unanswered"))]
+        last = db.execute(_LAST, (tenant, session)).fetchone()
+        return Unfinished(
+            open=[row.message(session) for row in still_open],
+            calls=[with_content(db, tenant, session, row).message(session) for row in calls],
+            last=last and to_row(last).message(session),
+        )
+
+
+def read_tally(db: Connection, tenant: str, session: str) -> dict[tuple[str, str], int]:
+    """Count messages by role and type."""
+    return {(role, type_): number for role, type_, number in db.execute(_TALLY, (tenant, session))}
+
+
+def read_sessions(db: Connection, tenant: str, before: tuple[str, str]) -> list[tuple[str, str, str, int]]:
+    """Read one page of sessions that were modified before a (time, id)."""
+    return db.execute(_SESSIONS, (tenant, *before, PAGE_ROWS)).fetchall()
+
+
+def to_info(values: tuple[str, str, str, int]) -> SessionInfo:
+    """Build what `sessions` lists of its columns."""
+    session, created_at, modified_at, messages = values
+    return SessionInfo(
+        id=session, created_at=decode_time(created_at), modified_at=decode_time(modified_at), messages=messages
+    )
+
+
+@contextmanager
+def _snapshot(db: Connection) -> Iterator[None]:
+    """Read several things as of one moment."""
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        db.execute("ROLLBACK")

@@ -1,0 +1,231 @@
+"""`SqliteStore`: sessions in one file, for one machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
+
+from anyio import AsyncContextManagerMixin
+
+from streamagent.errors import StoreCorrupt, StoreError, StoreReadOnly, UnsupportedBackendError
+from streamagent.message import Message
+from streamagent.protocols import SessionInfo, Store, Stream, Unfinished
+
+from ._codec import check_name, utf8_size
+from ._ledger import Ledger, Row, add_fragment
+from ._queries import (
+    read_inbox,
+    read_page,
+    read_pieces,
+    read_sessions,
+    read_tally,
+    read_unfinished,
+    to_info,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    import aiosqlite
+
+    from ._writer import Writer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_END = (1 << 63) - 1  # the largest integer of SQLite
+_LATEST = ("~", "")  # sorts behind every time
+
+
+class SqliteStore(AsyncContextManagerMixin, Store):
+    """Keep sessions in an SQLite file, shared by the processes of one machine; on asyncio (also uvloop).
+
+    Open it with `async with`; leaving commits what waits. The tables are documented in the file itself: they are for
+    others to read, too. A lagged fragment that cannot be committed because of the file (busy, full, read-only) stays in
+    memory, ahead of what its session writes next, and is tried again with that; until then `write_soon` raises the
+    error. One that is refused (`LeaseLost`, `MessageError`) is dropped, and the session's next `write_soon`, `write`
+    or `flush` raises the error. What still could not be written at the end of the `async with` is raised there.
+
+    Args:
+        path: The file, made when it does not exist; `:memory:` for a database that is gone when the store is closed.
+        tenant: Whose sessions these are; the sessions of others look as if they did not exist.
+        synchronous: `full`: what was acknowledged survives a power loss; `normal`: it survives a crash of the process.
+        busy_timeout: Longest wait for another process's write lock, in seconds.
+        read_only: Refuse every write; for viewers.
+
+    Raises:
+        UnsupportedBackendError: On entering, under trio: aiosqlite is asyncio's.
+        StoreCorrupt: On entering: the file is damaged, or is not ours.
+        StoreSchemaError: On entering: a newer version of this package wrote it.
+        StoreError: On entering: it cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tenant: str = "default",
+        synchronous: Literal["full", "normal"] = "full",
+        busy_timeout: float = 5.0,
+        read_only: bool = False,
+    ) -> None:
+        check_name("tenant", tenant)
+        self.path = os.fspath(path)
+        self.tenant = tenant
+        self.read_only = read_only
+        self._synchronous: Literal["full", "normal"] = synchronous
+        self._busy_timeout = busy_timeout
+        self._reader: aiosqlite.Connection | None = None
+        self._writer: Writer | None = None
+
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self, None]:
+        _require_asyncio()
+        from ._connection import Options, call, connect, prepare
+        from ._writer import open_writer
+
+        options = Options(
+            path=self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, read_only=self.read_only
+        )
+        async with AsyncExitStack() as stack:
+            db = self._reader = await stack.enter_async_context(connect(options))
+            await call(db, prepare, options)
+            if not self.read_only:
+                if not options.in_memory:
+                    self._reader = await stack.enter_async_context(connect(replace(options, read_only=True)))
+                self._writer = await stack.enter_async_context(open_writer(db, options, self.tenant))
+            try:
+                yield self
+            finally:
+                self._reader = None
+
+    async def acquire(self, session: str) -> int:
+        """Become the session's only writer; see `Store`."""
+        fence: int = await self._writing().take_over(session, Ledger.acquire)
+        return fence
+
+    async def write(self, session: str, fragments: Sequence[Message], *, fence: int) -> list[int]:
+        """Commit fragments; see `Store`."""
+        rows: dict[str, Row] = {}
+        for fragment in fragments:
+            add_fragment(rows, fragment)
+        sequences = await self._writing().write(session, rows, fence)
+        return [sequences[fragment.id] for fragment in fragments]
+
+    def write_soon(self, session: str, fragment: Message, *, fence: int, lag: float) -> int:
+        """Take a fragment that is committed within `lag` seconds; see `Store`."""
+        return self._writing().write_soon(session, fragment, fence, lag)
+
+    async def flush(self, session: str) -> None:
+        """Return when everything that `write_soon` took of this session is committed; see `Store`."""
+        await self._writing().flush(session)
+
+    async def enqueue(self, session: str, message: Message, *, client_key: str | None = None) -> Message:
+        """Put a message into the session's inbox; see `Store`."""
+        check_name("client_key", client_key)
+        row = Row.of(message)
+        stored: Row = await self._writing().submit(session, lambda ledger: ledger.enqueue(row, client_key=client_key))
+        return stored.message(session)
+
+    async def inbox(self, session: str) -> list[Message]:
+        """Return the messages that wait; see `Store`."""
+        return await self._read(read_inbox, session)
+
+    async def admit(self, session: str, *, fence: int, limit: int = 1) -> list[Message]:
+        """Give the oldest waiting messages their sequence; see `Store`."""
+        rows: list[Row] = await self._writing().submit(session, lambda ledger: ledger.admit(fence=fence, limit=limit))
+        return [row.message(session) for row in rows]
+
+    async def unfinished(self, session: str) -> Unfinished:
+        """Return what a run that ended badly left open; see `Store`."""
+        return await self._read(read_unfinished, session)
+
+    async def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
+        """Read messages by sequence, after a `flush`; see `Store`."""
+        after, last = min(after, _END), _END if until is None else min(until, _END)
+        if self._writer is not None:
+            await self.flush(session)
+        full = True
+        while full:
+            page = await self._read(read_page, session, after, last)
+            full = page.full
+            for row in page.rows:
+                if row.spread:
+                    async for fragment in self._pieces(session, row, page.piece):
+                        yield fragment
+                else:
+                    yield row.message(session)
+                after = row.sequence or 0
+
+    async def tally(self, session: str) -> dict[tuple[str, str], int]:
+        """Count the session's messages by (role, type); see `Store`."""
+        return await self._read(read_tally, session)
+
+    async def sessions(self) -> AsyncGenerator[SessionInfo, None]:
+        """List the sessions, the latest modified first; one that is modified meanwhile may be left out."""
+        before = _LATEST
+        while page := await self._call(read_sessions, self.tenant, before):
+            for values in page:
+                yield to_info(values)
+            before = page[-1][2], page[-1][0]
+
+    async def delete(self, session: str) -> bool:
+        """Delete a session; see `Store`."""
+        found: bool = await self._writing().take_over(session, Ledger.delete)
+        return found
+
+    async def _pieces(self, session: str, row: Row, piece: int) -> Stream:
+        """Give a row's content as it was when the row was read: the first bytes are there, the others are fetched."""
+        whole, [content], left = row.message(session, ""), row.pieces, row.size
+        while True:
+            left -= utf8_size(content)
+            yield replace(whole, content=content, more=whole.more or left > 0)
+            if left <= 0:
+                return
+            piece, content = await self._read(read_pieces, session, row.id, piece)
+            if not content:  # the session was deleted meanwhile
+                return
+
+    def _writing(self) -> Writer:
+        if self.read_only:
+            raise StoreReadOnly(f"store {self.path}: it was opened with read_only=True")
+        if self._writer is None:
+            raise StoreError(f"store {self.path} is not open; use it in `async with SqliteStore(...)`")
+        return self._writer
+
+    async def _read(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, str, str, P], T],
+        session: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        check_name("session", session)
+        return await self._call(function, self.tenant, session, *args, **kwargs)
+
+    async def _call(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        if self._reader is None:
+            raise StoreError(f"store {self.path} is not open; use it in `async with SqliteStore(...)`")
+        from ._connection import query
+
+        try:
+            return await query(self._reader, self.path, function, *args, **kwargs)
+        except StoreCorrupt as error:
+            if self._writer is not None:
+                self._writer.damage = error
+            raise
+
+
+def _require_asyncio() -> None:
+    from asyncio import get_running_loop
+
+    try:
+        get_running_loop()
+    except RuntimeError:
+        raise UnsupportedBackendError(
+            "SqliteStore runs on asyncio, because aiosqlite does; use asyncio, or MemoryStore under trio"
+        ) from None
