@@ -119,7 +119,8 @@ class Assembler:
             if self._stopped:
                 break
             delta = read_chunk(chunk)
-            self._check(delta)
+            if delta.calls or delta.size:
+                self._check(delta)
             self._take(delta)
         self._blocks.flush()
         return self._collected()

@@ -129,11 +129,11 @@ class Calls:
         """Return the slot of a piece, a new one when it begins another call (rule 1)."""
         key = position if delta.index is None else delta.index
         slot = self._by_key.get(key)
-        if delta.index is None and delta.id:
-            other = self._by_id.get(delta.id)
-            slot = other if other is not None and other not in seen else slot
-        elif delta.index is None and alone and self._slots:
+        if delta.index is None and not delta.id and alone and self._slots:
             slot = self._slots[-1]
+        elif delta.index is None and (slot is None or slot.id != delta.id):
+            other = self._by_id.get(delta.id)
+            slot = slot if other is None or other in seen else other
         if slot is None or self._is_another(slot, delta):
             slot = Slot()
             self._slots.append(slot)

@@ -1,15 +1,12 @@
-"""The assembler, case by case and rule by rule."""
+"""The assembler, case by case: as it comes, re-chunked at every place, broken off after every chunk."""
 
 import copy
-import json
 
 import pytest
 
-from streamagent._core import calls as calls_module
-from streamagent._core.assembler import Assembler
 from streamagent.errors import ModelError
 from streamagent.message import fold
-from tests.quirks import assembler, body, cases, check, check_stream, outcome, play, play_sse
+from tests.quirks import assembler, body, cases, check, check_stream, outcome, play
 
 CASES = cases()
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

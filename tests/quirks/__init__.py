@@ -1,7 +1,7 @@
 """Streams of providers and their right outcome: `cases()` loads them, `check()` holds messages against one.
 
-A case has `chunks`, `raw_sse` or `raw_sse_b64`; `expect` is the outcome, `also_ok` lists outcomes that differ in the named
-fields and are right too. `messages` are what a model's stream yielded, fragments and all.
+A case has `chunks`, `raw_sse` or `raw_sse_b64`; `expect` is the outcome, `also_ok` lists outcomes that differ
+in the named fields and are right too. `messages` are what a model's stream yielded, fragments and all.
 """
 
 import base64
