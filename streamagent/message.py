@@ -111,6 +111,11 @@ class Message:
         present = {key: value for key, value in query.items() if value is not None}
         return cls(type="stop", query={"reason": reason, **present})
 
+    @property
+    def is_final(self) -> bool:
+        """It is the last word of a run: a `stop`, and not one after which tool results and another turn follow."""
+        return self.type == "stop" and (self.query or {}).get("reason") != "tool_calls"
+
     def to_json(self) -> bytes:
         """Encode as one line of JSON; fields at their defaults of `None`, `False` and empty are left out."""
         return orjson.dumps(_plain(self), default=_encode)

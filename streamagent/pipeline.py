@@ -73,7 +73,8 @@ def wants_run(stage: Stage) -> bool:
     required = [p.name for p in positional if p.default is p.empty]
     if len(required) > WITH_RUN or not (positional or any(p.kind is p.VAR_POSITIONAL for p in parameters)):
         raise ConfigError(
-            f"{describe(stage)} is not a stage: a stage takes (stream) or (stream, run); is a call missing, as in persist()?"
+            f"{describe(stage)} is not a stage: a stage takes (stream) or (stream, run). Is its call missing, "
+            "as in persist()?"
         )
     return len(required) == WITH_RUN or "run" in [p.name for p in positional[1:WITH_RUN]]
 
@@ -99,25 +100,28 @@ def _short(value: Any) -> str:
 
 @dataclass(slots=True)
 class BareRun:
-    """The run of a pipeline that was opened without a session: it has tasks, and nothing to write to."""
+    """The run of a chain that no session drives."""
 
     tasks: Tasks
     session: str = ""
     deadline: float = math.inf
     outcomes: dict[str, Message] = field(default_factory=dict)
+    opened: tuple[Store, int] | None = None
 
     @property
     def store(self) -> Store:
-        """Refuse: there is none."""
-        self._refuse()
+        """The store that the pipeline was opened with."""
+        return self._opened()[0]
 
     @property
     def fence(self) -> int:
-        """Refuse: there is none."""
-        self._refuse()
+        """What writes to it carry."""
+        return self._opened()[1]
 
-    def _refuse(self) -> NoReturn:
-        raise ConfigError("this pipeline was opened without a session, so a stage cannot reach a store")
+    def _opened(self) -> tuple[Store, int]:
+        if self.opened is None:
+            raise ConfigError("a stage wants a store, and this pipeline has none: open_pipeline(…, store=…, session=…)")
+        return self.opened
 
 
 class Chain:
@@ -143,8 +147,12 @@ class Chain:
                 await link.__aenter__()
             if not hasattr(link, "__anext__"):
                 raise ConfigError(f"stage {describe(stage)} returned {link!r:.80}, not an async iterator")
-            self._links.append(link)
-            self.tail = link
+            self.append(link)
+
+    def append(self, link: Source) -> None:
+        """Put a link that reads the tail, or what the tail feeds, behind it."""
+        self._links.append(link)
+        self.tail = link
 
     async def aclose(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         """Close all links, outermost first, shielded, within `close_timeout` seconds; idempotent."""
@@ -162,7 +170,8 @@ class Chain:
 async def open_pipeline(
     source: Source,
     *stages: Stage,
-    run: RunContext | None = None,
+    store: Store | None = None,
+    session: str = "",
     close_timeout: float = CLOSE_TIMEOUT,
 ) -> AsyncGenerator[Stream, None]:
     """Link stages behind a source and yield the end of the chain; close every link at the block's end.
@@ -173,16 +182,18 @@ async def open_pipeline(
     Args:
         source: Any async iterator of messages.
         stages: The stages, in the order in which messages pass them.
-        run: The run that stages see; without one they get a group of tasks and no store.
+        store: What `persist` and other stages find as `run.store`; it must be open.
+        session: The session that they write to.
         close_timeout: Longest time for closing all links, in seconds.
 
     Raises:
         ConfigError: A stage returned something that is no async iterator.
     """
     chain = Chain(source)
+    opened = None if store is None else (store, await store.acquire(session))
     try:
         async with create_task_group() as tasks:
-            await chain.extend(stages, run or BareRun(tasks))
+            await chain.extend(stages, BareRun(tasks, session, opened=opened))
             yield cast("Stream", chain.tail)
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:

@@ -273,9 +273,13 @@ class RunContext(Protocol):
     """
 
     session: str
-    tasks: Tasks
     deadline: float
     outcomes: dict[str, Message]
+
+    @property
+    def tasks(self) -> Tasks:
+        """Where background work goes."""
+        ...
 
     @property
     def store(self) -> Store:

@@ -26,10 +26,10 @@ def persist(*, lag_ms: float = 50, lag_bytes: int = 4096) -> Stage:
     """
     if lag_ms < 0 or lag_bytes < 0:
         raise ValueError(f"lag_ms and lag_bytes are 0 or more, not {lag_ms} and {lag_bytes}")
-    lag = lag_ms / 1000
 
     async def stage(stream: Stream, run: RunContext) -> Stream:
         store, session, fence = run.store, run.session, run.fence
+        lag = lag_ms / 1000
         async for message in stream:
             if message.sequence is not None:  # stored already: a prompt from the inbox, a row of recovery
                 yield message

@@ -37,15 +37,19 @@ def rate_limit(
         limits = {"messages": messages, "tool_calls": tool_calls}
         counts = _Counts(limits, await _stored(run) if scope == "session" else {})
         async for message in stream:
-            if counts.refused is None or message.id in counts.open:
-                if counts.passes(message):
-                    yield message
-                    continue
-            if counts.refused and (message.type == "stop" or not counts.open):
-                yield Message.stop("rate_limit", limit={counts.refused: limits[counts.refused], "scope": scope})
+            if (counts.refused is None or message.id in counts.open) and counts.passes(message):
+                yield message
+            elif counts.refused and (message.type == "stop" or not counts.open):
+                yield _stop(message, limit={counts.refused: limits[counts.refused], "scope": scope})
                 return
 
     return stage
+
+
+def _stop(last: Message, limit: dict[str, object]) -> Message:
+    """End the turn; what the model's own stop says of usage is kept."""
+    known = dict(last.query or {}) if last.type == "stop" else {}
+    return Message.stop(**{**known, "reason": "rate_limit", "limit": limit})
 
 
 async def _stored(run: RunContext) -> dict[str, int]:

@@ -1,0 +1,112 @@
+"""`Agent`: what answers, as an immutable value that any number of sessions share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from os import PathLike
+from typing import Any
+
+from .errors import ConfigError
+from .message import new_id
+from .models import resolve
+from .pipeline import Pipeline
+from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Store, Tool
+from .run import Plan
+from .runtime import Runtime
+from .session import Session
+from .stages.persist import persist
+from .stages.tool_dispatch import tool_dispatch
+from .stores import open_store
+from .tools.function import tool as as_tool
+
+
+class Agent:
+    """What answers: a model, its tools, the stages around it. It holds no state of a session.
+
+    Args:
+        model: `"provider/model"`, `"mock"`, `"local"`, `"replay:FILE"`, or a model.
+        tools: What the model may call; plain functions are made tools.
+        system: The system prompt; it is sent in front of the stored messages and not stored.
+        store: Where sessions live when no runtime is given: the path of an SQLite file, a store, or `None` for the
+            memory of this process.
+        pipeline: The stages; by default `tool_dispatch(tools)` and `persist()`.
+        settings: Options of the model calls.
+        max_turns: How many model turns one prompt may take.
+        timeout: How long a run may take, in seconds; `None` for no limit.
+
+    Raises:
+        ConfigError: A model, tool or limit that cannot be used as given.
+    """
+
+    __slots__ = ("plan", "store", "tools")
+
+    def __init__(  # noqa: PLR0913 - the options of an agent, all by keyword
+        self,
+        model: str | Model = "mock",
+        *,
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        system: str | None = None,
+        store: Store | str | PathLike[str] | None = None,
+        pipeline: Pipeline | None = None,
+        settings: ModelSettings = DEFAULT_SETTINGS,
+        max_turns: int = 50,
+        timeout: float | None = None,
+    ) -> None:
+        if max_turns < 1 or (timeout is not None and timeout <= 0):
+            raise ConfigError(f"max_turns is 1 or more and timeout above 0 seconds, not {max_turns} and {timeout}")
+        self.tools: tuple[Tool, ...] = tuple(map(_as_tool, tools))
+        self.store: Store = open_store(store)
+        self.plan = Plan(
+            model=resolve(model),
+            pipeline=pipeline or Pipeline(reply=[tool_dispatch(self.tools), persist()]),
+            tools=tuple(tool.spec for tool in self.tools),
+            system=system,
+            settings=settings,
+            max_turns=max_turns,
+            timeout=timeout,
+        )
+
+    def __repr__(self) -> str:
+        names = ", ".join(tool.spec.name for tool in self.tools)
+        return f"<Agent {self.model.name} tools=[{names}] {self.pipeline!r}>"
+
+    @property
+    def model(self) -> Model:
+        """What answers."""
+        return self.plan.model
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The stages, in their order."""
+        return self.plan.pipeline
+
+    @asynccontextmanager
+    async def session(
+        self,
+        id: str | None = None,  # noqa: A002 - the field's name
+        *,
+        runtime: Runtime | None = None,
+    ) -> AsyncGenerator[Session, None]:
+        """Open a session; leaving the block cuts what still runs, and keeps what was said.
+
+        Args:
+            id: The session's id: a new one starts a session, a known one continues it. `None` makes a new one.
+            runtime: Where it lives; without one the agent's own store is opened for the block.
+
+        Raises:
+            ConfigError: The id cannot be one, or the runtime is not open.
+            StoreError: The store cannot be opened.
+        """
+        session_id = new_id() if id is None else id
+        if runtime is not None:
+            async with runtime.session(session_id, self.plan) as session:
+                yield session
+        else:
+            async with Runtime(store=self.store) as own, own.session(session_id, self.plan) as session:
+                yield session
+
+
+def _as_tool(item: Tool | Callable[..., Any]) -> Tool:
+    """Take a tool as it is, and make one of a function."""
+    return item if hasattr(item, "spec") else as_tool(item)

@@ -1,0 +1,111 @@
+"""`Runtime`: the store and the live sessions of one process; the place to embed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Self
+
+from anyio import AsyncContextManagerMixin, CancelScope, create_task_group
+from anyio.abc import TaskGroup
+
+from .driver import RunReply
+from .errors import ConfigError, SessionBusy
+from .pipeline import BareRun, raise_single
+from .protocols import Store
+from .run import Plan
+from .session import Session
+
+
+class Runtime(AsyncContextManagerMixin):
+    """Owns a store and the background work of all sessions; enter it in your application's lifespan.
+
+    Args:
+        store: Where the sessions live; it is opened and closed with the runtime.
+
+    Raises:
+        ConfigError: `store` is not a store.
+    """
+
+    def __init__(self, *, store: Store) -> None:
+        if not hasattr(store, "write_soon"):
+            raise ConfigError(f"Runtime takes a store, such as SqliteStore('shop.db'), not {store!r:.80}")
+        self.store = store
+        self.active: dict[str, RunReply] = {}
+        self._tasks: TaskGroup | None = None
+
+    @property
+    def tasks(self) -> TaskGroup:
+        """The group of the background work.
+
+        Raises:
+            ConfigError: The runtime was not entered.
+        """
+        if self._tasks is None:
+            raise ConfigError("this runtime is not open; use it in `async with Runtime(...)`")
+        return self._tasks
+
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self, None]:
+        if self._tasks is not None:
+            raise ConfigError("this runtime is open already; share it instead of entering it again")
+        try:
+            async with self.store, create_task_group() as self._tasks:
+                try:
+                    yield self
+                finally:
+                    with CancelScope(shield=True):  # bounded: closing a run is
+                        for reply in tuple(self.active.values()):
+                            await reply.aclose()
+                    self._tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise_single(group)
+        finally:
+            self._tasks = None
+
+    @asynccontextmanager
+    async def session(self, id: str, plan: Plan) -> AsyncGenerator[Session, None]:  # noqa: A002 - the field's name
+        """Open a session; leaving the block cuts what still runs.
+
+        Args:
+            id: The session's id; a new one starts an empty session.
+            plan: What answers.
+
+        Raises:
+            ConfigError: The id is empty or longer than 256 characters, or the runtime was not entered.
+        """
+        _check_id(id)
+        self.tasks  # noqa: B018 - raises when the runtime is not open
+        session = Session(self, id, plan)
+        try:
+            yield session
+        finally:
+            with CancelScope(shield=True):  # bounded: closing a run is
+                await session.aclose()
+
+    def claim(self, session: str, reply: RunReply) -> None:
+        """Make a reply the session's active run in this process.
+
+        Raises:
+            SessionBusy: Another one is active.
+        """
+        active = self.active.setdefault(session, reply)
+        if active is not reply:
+            raise SessionBusy(f"session {session!r} has an active run in this process; wait for it or cancel it")
+
+    def release(self, session: str, reply: RunReply) -> None:
+        """Take a reply back that has ended."""
+        if self.active.get(session) is reply:
+            del self.active[session]
+
+    def bare_run(self) -> BareRun:
+        """Make the run of a chain that only shows what is stored."""
+        return BareRun(self.tasks)
+
+
+ID_LIMIT = 256  # characters; an id is a key in every row
+
+
+def _check_id(id: str) -> None:  # noqa: A002 - the field's name
+    if not isinstance(id, str) or not 0 < len(id) <= ID_LIMIT or not id.isprintable():
+        raise ConfigError(f"a session id is 1 to {ID_LIMIT} printable characters, not {id!r:.80}")

@@ -1,0 +1,80 @@
+"""What becomes of a run that did not end by itself: cut messages are marked, calls are closed, a `stop` says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from .message import Message
+from .protocols import Store, Unfinished
+
+Cause = Literal["aborted", "crashed", "deadline", "ended", "error"]
+
+_CALL_TEXTS: dict[Cause, str] = {
+    "aborted": "Cancelled before it finished.",
+    "crashed": "Interrupted: the process ended before this call finished. Its outcome is unknown.",
+    "deadline": "Stopped: the run's time was over before this call finished.",
+    "ended": "Not executed: the run ended before this call.",
+    "error": "Stopped: the run failed before this call finished.",
+}
+
+_STOPS: dict[Cause, dict[str, Any]] = {
+    "aborted": {"reason": "aborted"},
+    "crashed": {
+        "reason": "aborted",
+        "error": {"kind": "interrupted", "message": "the process ended before the answer", "retryable": True},
+    },
+    "deadline": {"reason": "deadline"},
+    "ended": {"reason": "ended"},
+    "error": {
+        "reason": "error",
+        "error": {"kind": "internal", "message": "the run failed; see the log", "retryable": False},
+    },
+}
+
+
+async def settle(
+    store: Store, session: str, *, fence: int, cause: Cause, outcomes: Mapping[str, Message] | None = None
+) -> list[Message]:
+    """Close what a run left open.
+
+    Args:
+        store: Where the session lives.
+        session: The session.
+        fence: The writer's fence.
+        cause: Why the run is over.
+        outcomes: Results of finished calls that were not stored, by the call's message id.
+
+    Returns:
+        The rows that were added, with their sequence; the closing fragments of cut messages among them.
+    """
+    rows = closings(await store.unfinished(session), cause, outcomes or {})
+    if not rows:
+        return []
+    sequences = await store.write(session, rows, fence=fence)
+    numbered = zip(rows, sequences, strict=True)
+    return [replace(row, session=session, sequence=sequence) for row, sequence in numbered]
+
+
+def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message]) -> list[Message]:
+    """Say which rows close an unfinished session; none when it ended in a final `stop`."""
+    if left.last is None or (not left.open and not left.calls and left.last.is_final):
+        return []
+    cut = [_cut(message, cause) for message in left.open]
+    calls = [*left.calls, *(message for message in cut if message.type == "tool_call")]
+    results = [outcomes.get(call.id) or _result(call, cause) for call in calls]
+    return [*cut, *results, Message.stop(**_STOPS[cause])]
+
+
+def _cut(message: Message, cause: Cause) -> Message:
+    query = {**(message.query or {}), "cut": cause}
+    if message.type == "tool_call":
+        query |= {"args": None, "invalid": "truncated"}
+    return replace(message, content="", query=query, more=False, sequence=None)
+
+
+def _result(call: Message, cause: Cause) -> Message:
+    asked = call.query or {}
+    query = {"tool": asked.get("tool"), "id": asked.get("id"), "call": call.id, "is_error": True, "cut": cause}
+    return Message(role="tool", type="tool_result", content=_CALL_TEXTS[cause], query=query)
