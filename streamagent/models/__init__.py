@@ -1,1 +1,41 @@
-"""Models: everything that turns a context into an answer."""
+"""Models: everything that turns a context into an answer. Nothing heavy is imported before it is used."""
+
+from __future__ import annotations
+
+from streamagent.errors import ConfigError
+from streamagent.protocols import Model
+
+_EXAMPLES = "'mock', 'local', 'replay:session.jsonl', 'openai/gpt-5-mini' or 'anthropic:claude-sonnet-4-5'"
+
+
+def resolve(model: str | Model) -> Model:
+    """Return the model of a name; a model itself is returned as it is.
+
+    Args:
+        model: `mock`, `local`, `replay:FILE`, `provider/model` or `provider:model`.
+
+    Raises:
+        ConfigError: Nothing has this name; the text gives examples.
+    """
+    if not isinstance(model, str):
+        if callable(getattr(model, "stream", None)):
+            return model
+        raise ConfigError(f"{model!r} is no model: give a name such as {_EXAMPLES}, or an object with `stream`")
+    if model == "mock":
+        from .mock import MockModel
+
+        return MockModel()
+    if model == "local":
+        from .local import LocalModel
+
+        return LocalModel()
+    kind, _, file = model.partition(":")
+    if kind == "replay" and file:
+        from .replay import ReplayModel
+
+        return ReplayModel(file)
+    if kind in {"mock", "local", "replay"}:
+        raise ConfigError(f"{model!r} names no model: write {_EXAMPLES}")
+    from .litellm import LiteLLMModel
+
+    return LiteLLMModel(model)

@@ -1,0 +1,95 @@
+"""Stored messages as turns, each call with its result: what a provider accepts, whatever order the rows came in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from streamagent.message import Message, Role
+
+_BROKEN = frozenset({"error", "aborted"})
+_KNOWN = frozenset({"text", "reasoning", "tool_call", "image", "file"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """What one side said before the other did.
+
+    Args:
+        role: Who; a user's or system's turn is one message.
+        messages: The messages, without those of a superseded attempt.
+        attempt: Which try of the model this is.
+        model: The model that its `stop` names.
+        closed: It ended well, so what follows supersedes nothing.
+    """
+
+    role: Role
+    messages: list[Message] = field(default_factory=list)
+    attempt: int = 1
+    model: str = ""
+    closed: bool = False
+
+
+class Pairing:
+    """Group whole messages, added in stored order, into turns, and find each call's result."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self._answers: dict[str, Message] = {}
+        self._asked: dict[str, list[str]] = {}
+
+    def add(self, message: Message) -> None:
+        """Take the next message; types that no provider knows are left out."""
+        if message.type == "tool_result":
+            self._answer(message)
+        elif message.type == "stop":
+            self._stop(message)
+        elif message.type in _KNOWN:
+            self._turn(message).messages.append(message)
+            if message.type == "tool_call":
+                self._asked.setdefault(_query(message, "id"), []).append(message.id)
+
+    def answer(self, call: Message) -> Message | None:
+        """Return the result of `call`, if there is one."""
+        return self._answers.get(call.id)
+
+    def _answer(self, result: Message) -> None:
+        """Pair by the call's message id; a result without one answers the nearest open call with its provider id."""
+        call = _query(result, "call")
+        asked = self._asked.get(_query(result, "id"), [])
+        while not call and asked:
+            candidate = asked.pop()
+            call = candidate if candidate not in self._answers else ""
+        if call:
+            self._answers.setdefault(call, result)
+        if self.turns:
+            self.turns[-1].closed = True
+
+    def _stop(self, stop: Message) -> None:
+        if self.turns and self.turns[-1].role == "assistant":
+            self.turns[-1].model = _query(stop, "model")
+            self.turns[-1].closed |= _query(stop, "reason") not in _BROKEN
+
+    def _turn(self, message: Message) -> Turn:
+        role: Role = "assistant" if message.type in {"reasoning", "tool_call"} else message.role
+        last = self.turns[-1] if self.turns else None
+        if role != "assistant" or last is None or last.role != role or last.closed or message.attempt < last.attempt:
+            last = Turn(role=role, attempt=message.attempt)
+            self.turns.append(last)
+        elif message.attempt > last.attempt:
+            last.attempt = message.attempt
+            last.messages.clear()
+        return last
+
+
+def pair(messages: Iterable[Message]) -> Pairing:
+    """Build the pairing of a whole history."""
+    pairing = Pairing()
+    for message in messages:
+        pairing.add(message)
+    return pairing
+
+
+def _query(message: Message, key: str) -> str:
+    value = (message.query or {}).get(key)
+    return value if isinstance(value, str) else ""

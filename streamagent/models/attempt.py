@@ -1,0 +1,85 @@
+"""One try at an answer: waits for chunks, makes messages of them, and decides whether to try again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+import anyio
+
+from streamagent._core.assembler import Assembler
+from streamagent._core.sse import DONE
+from streamagent.errors import ModelError
+from streamagent.message import Message
+
+Delay = Callable[..., float | None]
+Chunks = AsyncGenerator[Mapping[str, Any] | bytes, None]  # chunks, then `DONE`
+
+
+class Attempt:
+    """One try at an answer. Nothing of it is passed on before there is something to show.
+
+    Args:
+        chunks: The provider's stream; closed with the attempt.
+        assembler: Makes messages of chunks.
+        delay: Tells the wait before another try, in seconds, or `None`; called with the error and `now`.
+        idle: Longest wait for a chunk, in seconds.
+        deadline: When to give up, on anyio's clock, in seconds.
+    """
+
+    def __init__(self, chunks: Chunks, assembler: Assembler, *, delay: Delay, idle: float, deadline: float) -> None:
+        self._chunks = chunks
+        self._assembler = assembler
+        self._delay = delay
+        self._idle = idle
+        self._deadline = deadline
+        self._held: list[Message] = []  # bounded: the first visible piece releases it
+        self._error: ModelError | None = None
+        self.ended = False
+        self.wait: float | None = None
+
+    @property
+    def failure(self) -> Mapping[str, Any]:
+        """What is told of this attempt when another one follows."""
+        query = self._held[-1].query or {}
+        return {key: query[key] for key in ("error", "usage") if query.get(key) is not None}
+
+    async def step(self) -> list[Message]:
+        """Wait for the next chunk and return what can be passed on.
+
+        At the end `wait` is the time until the next try, in seconds, or `None` when this one counts.
+        """
+        self._held += await self._next()
+        self.ended = bool(self._held) and self._held[-1].type == "stop"
+        if not self._assembler.yielded:
+            self.wait = self._wait() if self.ended else None
+            if self.wait is not None or not self.ended:
+                return []
+        messages, self._held = self._held, []
+        return messages
+
+    async def aclose(self) -> None:
+        """Close the provider's stream."""
+        await self._chunks.aclose()
+
+    async def _next(self) -> list[Message]:
+        limit = min(self._idle, self._deadline - anyio.current_time())
+        try:
+            with anyio.fail_after(limit):
+                chunk = await anext(self._chunks, None)
+            if isinstance(chunk, Mapping):
+                return self._assembler.feed(chunk)
+            return self._assembler.end(done=chunk == DONE)
+        except TimeoutError:
+            what = f"sent nothing for {limit:g} s" if limit == self._idle else "was not ready at the deadline"
+            self._error = ModelError(f"the provider {what}", kind="timeout", retryable=True)
+        except ModelError as error:
+            self._error = error
+        return self._assembler.fail(self._error)
+
+    def _wait(self) -> float | None:
+        told = (self._held[-1].query or {}).get("error")
+        if told is None:
+            return None
+        error = self._error or ModelError(told["message"], kind=told["kind"], retryable=told["retryable"])
+        return self._delay(error, now=anyio.current_time())

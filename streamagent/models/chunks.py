@@ -1,0 +1,133 @@
+"""`ChunkModel`: a model whose provider streams chunks; one path for waiting, retrying and assembling."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import anyio
+
+from streamagent._core.assembler import Assembler
+from streamagent._core.profiles import profile_for
+from streamagent._core.request import RequestBuilder
+from streamagent.message import Message
+from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream, ToolSpec
+
+from .attempt import Attempt, Chunks
+from .base import ModelBase
+from .retry import RetryPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a provider is asked.
+
+    Args:
+        messages: The conversation, in the form of OpenAI's chat completions.
+        tools: What the model may call.
+        settings: Options of the call.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[ToolSpec] = ()
+    settings: ModelSettings = DEFAULT_SETTINGS
+
+
+class ChunkModel(ModelBase):
+    """A model whose provider streams chunks in the form of OpenAI's chat completions: give `chunks`, get `stream`.
+
+    Args:
+        name: The model's name; the provider's rules for requests are found by it.
+        retry: When to ask again; `settings.retries` counts, not the policy's.
+        sleep: Waits between attempts, in seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        retry: RetryPolicy | None = None,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    ) -> None:
+        self.name = name
+        self._retry = retry or RetryPolicy()
+        self._sleep = sleep
+
+    @abstractmethod
+    def chunks(self, request: Request) -> Chunks:
+        """Ask the provider once.
+
+        Args:
+            request: What is asked.
+
+        Yields:
+            Chunks; then `DONE`, unless the answer broke off.
+
+        Raises:
+            ModelError: The request or the stream failed.
+        """
+
+    async def stream(
+        self,
+        context: AsyncIterable[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        settings: ModelSettings = DEFAULT_SETTINGS,
+        deadline: float = math.inf,
+    ) -> Stream:
+        """Answer `context`, asking again as long as nothing was shown; see `streamagent.protocols.Model`.
+
+        Yields:
+            Fragments, then a `stop`; its `query.attempts` tells of the attempts that failed unseen.
+        """
+        builder = RequestBuilder(profile_for(self.name))
+        async for message in context:
+            builder.add(message)
+        request = Request(messages=builder.finish(), tools=tools, settings=settings)
+        failures: list[Mapping[str, Any]] = []
+        wait: float | None = 0.0
+        while wait is not None:
+            attempt = self._attempt(request, len(failures) + 1, deadline)
+            try:
+                while not attempt.ended:
+                    for message in await attempt.step():
+                        yield _with_attempts(message, failures)
+            finally:
+                await attempt.aclose()
+            wait = attempt.wait
+            if wait is not None:
+                failures.append(attempt.failure)
+                await self._sleep(wait)
+
+    def _attempt(self, request: Request, number: int, deadline: float) -> Attempt:
+        settings = request.settings
+        assembler = Assembler(
+            tools=[tool.name for tool in request.tools],
+            model=self.name,
+            attempt=number,
+            think_tags=settings.think_tags,
+            starts_in_think=settings.starts_in_think,
+        )
+        delay = partial(replace(self._retry, retries=settings.retries).delay, number, deadline=deadline)
+        return Attempt(self.chunks(request), assembler, delay=delay, idle=settings.idle_timeout, deadline=deadline)
+
+
+def _with_attempts(message: Message, failures: Sequence[Mapping[str, Any]]) -> Message:
+    if message.type != "stop" or not failures:
+        return message
+    return replace(message, query={**(message.query or {}), "attempts": [*failures]})
+
+
+def tool_list(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    """Describe tools in the form of OpenAI's chat completions."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+        }
+        for tool in tools
+    ]
