@@ -149,7 +149,9 @@ def _result(result: Message | None, call_id: str) -> Entry:
 def _give_back(entry: Entry, turn: Turn, calls: Sequence[Message], profile: Profile) -> None:
     """Put the provider's opaque data where it came from, byte for byte."""
     reasoning = [message for message in turn.messages if message.type == "reasoning"]
-    if "reasoning_content" in profile.replay and (text := "".join(message.content for message in reasoning)):
+    if "reasoning_content" in profile.replay and (
+        text := clean_text("".join(message.content for message in reasoning))
+    ):
         entry["reasoning_content"] = text
     for message in reasoning:
         for key, value in _provider_data(message, profile):

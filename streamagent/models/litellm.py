@@ -102,9 +102,8 @@ def full_name(model: str) -> str:
     cut = min((model.find(sign) for sign in ":/" if sign in model), default=0)
     provider, name = model[:cut], model[cut + 1 :]
     if not (provider and name.strip()):
-        raise ConfigError(
-            f"{model!r} names no model: write 'provider/model' as in 'openai/gpt-5-mini', 'mock', 'local' or 'replay:FILE'"
-        )
+        known = "'mock', 'local', 'replay:FILE' or 'provider/model', as in 'openai/gpt-5-mini'"
+        raise ConfigError(f"{model!r} names no model: write {known}")
     return f"{provider}/{name}"
 
 
