@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 from .errors import ConfigError
 from .message import new_id
@@ -109,4 +109,4 @@ class Agent:
 
 def _as_tool(item: Tool | Callable[..., Any]) -> Tool:
     """Take a tool as it is, and make one of a function."""
-    return item if hasattr(item, "spec") else as_tool(item)
+    return cast("Tool", item) if hasattr(item, "spec") else as_tool(item)

@@ -47,8 +47,6 @@ class Runtime(AsyncContextManagerMixin):
 
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self, None]:
-        if self._tasks is not None:
-            raise ConfigError("this runtime is open already; share it instead of entering it again")
         try:
             async with self.store, create_task_group() as self._tasks:
                 try:

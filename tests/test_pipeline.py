@@ -54,7 +54,8 @@ def test_pipelines_compose_by_plus():
     both = Pipeline(context=[audit], reply=[shout]) + Pipeline(context=[shout], reply=[audit])
     assert (both.context, both.reply) == ((audit, shout), (shout, audit))
     assert (Pipeline() + shout).reply == (shout,)
-    assert (Pipeline() + (shout, audit)).reply == (shout, audit)
+    stages = [shout, audit]
+    assert (Pipeline() + stages).reply == (shout, audit)
 
 
 @pytest.mark.parametrize("wrong", [persist, strip_reasoning, "persist", lambda a, b, c: a])
