@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -59,7 +60,9 @@ def _encode_exactly(query: Mapping[str, Any]) -> str:
     try:
         return json.dumps(_plain(query), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise MessageError(f"a message's query is JSON, which cannot hold this one: {error}: {query!r:.200}") from error
+        raise MessageError(
+            f"a message's query is JSON, which cannot hold this one: {error}: {reprlib.repr(query)}"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from ._codec import PIECE, as_utc, check_name, decode_query, encode_query, merge
 
 State = Literal["inbox", "open", "unanswered", "closed"]
 _INT64 = 1 << 63
+_PAIRED = frozenset({"tool_call", "tool_result"})
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -26,8 +27,6 @@ class Row:
         size: Bytes of all content, in UTF-8.
         query: JSON text.
         more: Fragments are still to come.
-        answers: Id of the call message that this result answers.
-        cut: The message was cut: a call that is cut waits for no result.
         state: `inbox` (no sequence yet), `open`, `unanswered` (a complete call without a result) or `closed`.
         saved: State in the table; `None` for a row that is not there.
     """
@@ -42,8 +41,6 @@ class Row:
     more: bool
     attempt: int
     created_at: datetime
-    answers: str | None = None
-    cut: bool = False
     sequence: int | None = None
     client_key: str | None = None
     state: State = "open"
@@ -60,8 +57,7 @@ class Row:
             check_name(f"message {name}", getattr(fragment, name))
         if not -_INT64 <= fragment.attempt < _INT64:
             raise MessageError(f"message {fragment.id}: its attempt does not fit into 64 bits")
-        content, query = clean_text(fragment.content), fragment.query or {}
-        call = query.get("call")
+        content = clean_text(fragment.content)
         return cls(
             id=fragment.id,
             prev=fragment.prev,
@@ -73,8 +69,6 @@ class Row:
             more=fragment.more,
             attempt=fragment.attempt,
             created_at=as_utc(fragment.created_at),
-            answers=clean_text(call) if isinstance(call, str) else None,
-            cut="cut" in query,
         )
 
     @property
@@ -95,8 +89,6 @@ class Row:
         self.size += later.size
         self.query = merge_queries(self.query, later.query)
         self.more = later.more
-        self.answers = later.answers or self.answers
-        self.cut = self.cut or later.cut
 
     def message(self, session: str, content: str | None = None) -> Message:
         """Give the row as a message, or as the fragment of it that has this content."""
@@ -234,12 +226,13 @@ class Ledger(ABC):
         row.sequence = self.head
 
     def _settle(self, row: Row) -> None:
-        if row.more:
-            row.state = "open"
-        else:
-            row.state = "unanswered" if row.type == "tool_call" and not row.cut else "closed"
+        row.state = "open" if row.more else "closed"
+        query = decode_query(row.query) or {} if row.type in _PAIRED else {}
+        if row.type == "tool_call" and not row.more and "cut" not in query:  # what was cut waits for no result
+            row.state = "unanswered"
         self.put(row)
-        call = self.find(row.answers) if row.type == "tool_result" and row.answers else None
+        answered = query.get("call") if row.type == "tool_result" else None
+        call = self.find(answered) if isinstance(answered, str) else None
         if call is not None and call.state == "unanswered":
             call.state = "closed"
             self.put(call)

@@ -10,7 +10,7 @@ from typing import Self
 from streamagent.message import Message, utc_now
 from streamagent.protocols import SessionInfo, Store, Stream, Unfinished
 
-from ._codec import check_name, pack, utf8_size
+from ._codec import PIECE, check_name, pack, utf8_size
 from ._ledger import Ledger, Row, add_fragment
 
 
@@ -169,7 +169,7 @@ class MemoryLedger(Ledger):
 
 def _fragments(row: Row, session: str) -> Iterator[Message]:
     """Give a row as it is now: whole, or in pieces when it is large."""
-    if not row.spread:
+    if row.size <= PIECE:
         yield row.message(session)
         return
     whole, left = row.message(session, ""), row.size
