@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from streamagent.errors import ModelError
-from streamagent.message import Message, new_id
+from streamagent.message import Message, new_id, utc_now
 
 from .arguments import is_object, parse_arguments
 from .blocks import Cleaner
@@ -29,8 +30,10 @@ class Slot:
         parts: The arguments.
         size: Length of all arguments that came, in characters; what is beyond the limit is not kept.
         opaque: Data that the provider wants back with the call.
-        opened: The call's first fragment, once its name is resolved.
+        opened: The name is resolved, and the first fragment was returned.
         call_id: The id that the call goes by: the provider's, or ours.
+        message_id: Id of the call's message.
+        created_at: When its message was made, UTC.
     """
 
     id: str = ""
@@ -38,8 +41,10 @@ class Slot:
     parts: list[str] = field(default_factory=list)
     size: int = 0
     opaque: dict[str, Any] = field(default_factory=dict)
-    opened: Message | None = None
+    opened: bool = False
     call_id: str = ""
+    message_id: str = field(default_factory=new_id)
+    created_at: datetime = field(default_factory=utc_now)
     cleaner: Cleaner = field(default_factory=Cleaner)
 
     @property
@@ -122,7 +127,7 @@ class Calls:
             reason: The turn's reason to stop; only those of `tool_calls` may run. After an `error`, calls that nobody
                 saw stay unseen.
         """
-        late = [] if reason == "error" else [slot for slot in self._slots if slot.is_call and slot.opened is None]
+        late = [] if reason == "error" else [slot for slot in self._slots if slot.is_call and not slot.opened]
         return [self._closed(slot, refused=reason != "tool_calls") for slot in [*self._opened, *late]]
 
     def _find(self, delta: CallDelta, position: int, seen: set[Slot], *, alone: bool) -> Slot:
@@ -150,15 +155,15 @@ class Calls:
         """
         if delta.id and slot.id and delta.id != slot.id:
             return True
-        return slot.opened is not None and delta.name != slot.name and delta.name in self._tools
+        return slot.opened and delta.name != slot.name and delta.name in self._tools
 
     def _extended(self, slot: Slot, delta: CallDelta) -> list[Message]:
-        if slot.opened is None:
+        if not slot.opened:
             self._name(slot, delta.name)
         slot.opaque.update(delta.opaque)
         new = "" if slot.is_resend(delta) else slot.cleaner.feed(delta.arguments)
         new = slot.take(new) if new else ""
-        if slot.opened is not None:
+        if slot.opened:
             return [self._fragment(slot, new)] if new else []
         if slot.name and (slot.size or self._is_final(slot.name)):
             self._open(slot)
@@ -181,7 +186,7 @@ class Calls:
         slot.name = name if name in self._tools else slot.name
         slot.call_id = slot.id if slot.id and slot.id not in self._ids else self._minted()
         self._ids.add(slot.call_id)
-        slot.opened = Message(type="tool_call", attempt=self._attempt)
+        slot.opened = True
         self._opened.append(slot)
 
     def _minted(self) -> str:
@@ -190,7 +195,7 @@ class Calls:
     def _closed(self, slot: Slot, *, refused: bool) -> Message:
         tail = slot.cleaner.end()
         tail = slot.take(tail) if tail else ""
-        if slot.opened is None:
+        if not slot.opened:
             self._open(slot)
             tail = "".join(slot.parts)
         verdict: dict[str, Any] = {"args": None, "invalid": "truncated"} if refused else self._judged(slot)
@@ -209,13 +214,12 @@ class Calls:
         return {key: value for key, value in verdict.items() if value is not None or key == "args"}
 
     def _fragment(self, slot: Slot, text: str, *, query: dict[str, Any] | None = None, more: bool = True) -> Message:
-        opened = slot.opened or Message()
         return Message(
-            id=opened.id,
+            id=slot.message_id,
             type="tool_call",
             content=text,
             query=query,
             more=more,
             attempt=self._attempt,
-            created_at=opened.created_at,
+            created_at=slot.created_at,
         )

@@ -134,7 +134,7 @@ def _parts(content: Any) -> Iterator[Piece]:
             inner = [{"text": thought}] if isinstance(thought, str) else _items(thought, "thinking")
             for piece in inner:
                 yield "reasoning", _text(_mapping(piece, "thinking part").get("text"), "thinking text")
-        elif part.get("type") in {"text", "output_text"}:
+        elif part.get("type") in ("text", "output_text"):
             yield "text", _text(part.get("text"), "text")
 
 

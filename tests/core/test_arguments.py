@@ -4,10 +4,13 @@ import json
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamagent._core.arguments import is_object, parse_arguments
+
+# A busy machine is no failure.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("text", ["", " \n", "null", " null ", "{}"])
@@ -109,6 +112,7 @@ values = st.recursive(
 )
 
 
+@PATIENT
 @given(st.dictionaries(storable, values))
 def test_whatever_was_meant_is_understood(args):
     """Every object comes back as it is: plain, doubly encoded, with a comma too many."""
@@ -119,6 +123,7 @@ def test_whatever_was_meant_is_understood(args):
         assert parse_arguments(text[:-1] + ",}") == (args, None, "trailing_comma")
 
 
+@PATIENT
 @given(st.text() | st.text(alphabet='{}[]",:\\ 1anull'))
 def test_any_text(text):
     """Any text gives arguments or a reason, never both and never an exception."""

@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamagent._core.assembler import Assembler
@@ -11,6 +11,8 @@ from streamagent.message import Message, fold
 from tests.quirks import check_stream, outcome, play_sse
 
 TOOLS = ("add", "weather")
+# A busy machine is no failure.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run(chunks, **options):
@@ -40,6 +42,7 @@ contents = texts | st.tuples(st.sampled_from(["<think>", "\n<think>", "a<think>"
 )
 
 
+@PATIENT
 @given(st.lists(st.tuples(st.sampled_from(["content", "reasoning_content"]), contents), max_size=5), st.data())
 def test_any_cut_of_text(runs, data):
     """However text and reasoning are cut into chunks, and chunks into reads, the messages are the same."""
@@ -51,6 +54,7 @@ def test_any_cut_of_text(runs, data):
     assert essence(subject.feed(*chunks) + subject.end(done=True)) == whole
 
 
+@PATIENT
 @given(contents, st.booleans(), st.data())
 def test_what_is_shown_is_never_taken_back(text, think_tags, data):
     """At every moment the text shown is the beginning of the text at the end, whatever breaks then."""
@@ -63,6 +67,7 @@ def test_what_is_shown_is_never_taken_back(text, think_tags, data):
         assert final.startswith(outcome(shown)["text"])
 
 
+@PATIENT
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.integers() | texts), min_size=1, max_size=4), st.data())
 def test_any_interleaving_of_calls(arguments, data):
     """However the pieces of several calls are mixed, the calls are the same."""
@@ -135,7 +140,7 @@ def storable(messages):
         assert Message.from_json(message.to_json()).id == message.id
 
 
-@settings(max_examples=300)
+@settings(PATIENT, max_examples=300)
 @given(st.lists(chunks | json_values, max_size=8), st.booleans())
 def test_any_chunks(stream, done):
     """Garbage gives messages or one kind of error, which changes nothing, and the answer still ends as it should."""
@@ -155,6 +160,7 @@ def test_any_chunks(stream, done):
     assert essence(messages) == essence(expected)
 
 
+@PATIENT
 @given(st.lists(chunks.map(json.dumps) | texts, max_size=6), st.data())
 def test_any_events(events, data):
     """Any events over any reads give messages or one kind of error."""

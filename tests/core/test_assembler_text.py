@@ -158,6 +158,11 @@ def test_half_a_tag_is_dropped_when_the_stream_breaks():
     assert not subject.yielded
 
 
+def test_half_a_tag_at_the_end_is_text():
+    """When the answer is whole, what was held back belongs to it."""
+    assert parts(answer(chunk(content="<thi"), chunk("stop"), think_tags=True)) == [("text", "<thi")]
+
+
 def test_think_tags():
     """Reasoning between tags is reasoning, a signature or not."""
     options = {"starts_in_think": True}
