@@ -39,7 +39,8 @@ def rate_limit(
         async for message in stream:
             if (counts.refused is None or message.id in counts.open) and counts.passes(message):
                 yield message
-            elif counts.refused and (message.type == "stop" or not counts.open):
+            elif message.type == "stop" or (message.more and not counts.open):
+                # The turn is over, or nothing but refused messages would still stream: read no more of it.
                 yield _stop(message, limit={counts.refused: limits[counts.refused], "scope": scope})
                 return
 
