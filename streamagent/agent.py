@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
+from dataclasses import replace
 from os import PathLike
 from typing import Any, cast
 
@@ -80,6 +82,25 @@ class Agent:
     def pipeline(self) -> Pipeline:
         """The stages, in their order."""
         return self.plan.pipeline
+
+    def with_options(
+        self, *, model: str | Model | None = None, store: Store | str | PathLike[str] | None = None
+    ) -> Agent:
+        """Return a copy with another model or store; what is not given stays.
+
+        Args:
+            model: As in `Agent`.
+            store: As in `Agent`.
+
+        Raises:
+            ConfigError: A model or store that cannot be used as given.
+        """
+        other = copy(self)
+        if model is not None:
+            other.plan = replace(self.plan, model=resolve(model))
+        if store is not None:
+            other.store = open_store(store)
+        return other
 
     @asynccontextmanager
     async def session(

@@ -1,0 +1,5 @@
+"""`python -m streamagent.cli`."""
+
+from . import app
+
+app(prog_name="streamagent")

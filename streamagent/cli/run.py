@@ -1,0 +1,51 @@
+"""`streamagent run`: one prompt, one answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .exits import USAGE, exit_codes, fail
+from .options import Database, Json, ModelName, NoStream, SessionId
+
+
+def run(  # noqa: PLR0913 - the options of a command
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET|PROMPT", help="'module:attr' or 'path/to/file.py'; anything else is the prompt."
+        ),
+    ],
+    prompt: Annotated[str | None, typer.Argument(help="What to ask; by default the target's PROMPT.")] = None,
+    *,
+    model: ModelName = None,
+    db: Database = None,
+    session: SessionId = None,
+    json: Json = False,
+    no_stream: NoStream = False,
+) -> None:
+    """Ask an agent, and show the answer as it comes.
+
+    The text goes to standard output, everything else to standard error. Ctrl-C cuts the answer; what was said is kept.
+    """
+    with exit_codes():
+        from streamagent.message import new_id
+
+        from .converse import open_conversation
+        from .render import make_view
+        from .target import is_target, load_target
+
+        if prompt is not None and not is_target(target):
+            raise fail(f"{target!r} is no target; quote the prompt if it has several words", USAGE)
+        loaded = load_target(target if is_target(target) else None, model=model, db=db)
+        asked = prompt or (loaded.prompt if is_target(target) else target)
+        if not asked:
+            raise fail(f"nothing to ask: give a prompt after {target!r}", USAGE)
+        view = make_view(json=json, stream=not no_stream)
+        if session is None:
+            session = new_id()
+            view.note(f"session {session}")
+        with open_conversation(loaded.agent, session, view) as conversation:
+            code = conversation.ask(asked)
+        raise typer.Exit(code)

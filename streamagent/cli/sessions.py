@@ -1,0 +1,156 @@
+"""`streamagent sessions`: look at what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from .escape import printable, shorten
+from .exits import exit_codes, fail
+from .options import DEFAULT_DB, Json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from streamagent.message import Message
+    from streamagent.protocols import Stream
+    from streamagent.stores.sqlite import SqliteStore
+
+T = TypeVar("T")
+
+sessions = typer.Typer(no_args_is_help=True, help="List, show and delete stored sessions.", rich_markup_mode=None)
+
+Database = Annotated[str, typer.Option("--db", envvar="STREAMAGENT_DB", help="The sessions' SQLite file.")]
+Id = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
+
+_PIPE_WIDTH = 160  # characters of a line where no terminal says how wide it is
+_CONTENT, _QUERY = 60, 80  # characters of a row's content and query that are shown
+
+
+@sessions.command("list")
+def list_sessions(*, db: Database = DEFAULT_DB, json: Json = False) -> None:
+    """List the sessions, the latest modified first."""
+
+    async def work(store: SqliteStore) -> None:
+        table = _table("session", "messages", "created", "modified")
+        async for info in store.sessions():
+            times = [time.isoformat(timespec="milliseconds") for time in (info.created_at, info.modified_at)]
+            if json:
+                _print_dict(id=info.id, messages=info.messages, created_at=times[0], modified_at=times[1])
+            else:
+                table.add_row(info.id, str(info.messages), *times)
+        _print_table(table)
+
+    _with_store(db, work, read_only=True)
+
+
+@sessions.command()
+def show(session: Id, *, db: Database = DEFAULT_DB, json: Json = False) -> None:
+    """Show a session's rows, also while it runs in another process."""
+
+    async def work(store: SqliteStore) -> bool:
+        from .render import print_json
+
+        table = _table("#", "role", "type", "content", "query", "marks")
+        found = False
+        async for message in _messages(store, session):
+            found = True
+            if json:
+                print_json(message)
+            else:
+                table.add_row(*_cells(message))
+        _print_table(table)
+        return found
+
+    _require(_with_store(db, work, read_only=True), session, db)
+
+
+@sessions.command()
+def delete(session: Id, *, db: Database = DEFAULT_DB) -> None:
+    """Delete a session and all its rows."""
+
+    async def work(store: SqliteStore) -> bool:
+        return await store.delete(session)
+
+    _require(_with_store(db, work, read_only=False), session, db)
+    typer.echo(f"deleted {printable(session)}", err=True)
+
+
+def _with_store(db: str, work: Callable[[SqliteStore], Awaitable[T]], *, read_only: bool) -> T:
+    with exit_codes():
+        import anyio
+
+        from streamagent.stores.sqlite import SqliteStore
+
+        if not Path(db).is_file():
+            raise fail(f"there is no database {db!r}")
+
+        async def main() -> T:
+            async with SqliteStore(db, read_only=read_only) as store:
+                return await work(store)
+
+        return anyio.run(main)
+
+
+def _require(found: bool, session: str, db: str) -> None:
+    if not found:
+        raise fail(f"there is no session {session!r} in {db}")
+
+
+async def _messages(store: SqliteStore, session: str) -> AsyncIterator[Message]:
+    """Read whole messages, then what waits in the inbox."""
+    from streamagent.message import fold
+
+    parts: list[Message] = []
+    stream: Stream = store.read(session)
+    async for fragment in stream:
+        if parts and parts[0].id != fragment.id:
+            yield fold(parts)[0]
+            parts.clear()
+        parts.append(fragment)
+    if parts:
+        yield fold(parts)[0]
+    for message in await store.inbox(session):
+        yield message
+
+
+def _cells(message: Message) -> list[str]:
+    import orjson
+
+    query = dict(message.query or {})
+    marks = [f"cut: {query.pop('cut')}"] if "cut" in query else []
+    if message.more:
+        marks.append("open")
+    if message.sequence is None:
+        marks.append("waiting")
+    shown = shorten(orjson.dumps(query, default=dict).decode(), _QUERY) if query else ""
+    number = "" if message.sequence is None else str(message.sequence)
+    return [number, message.role, printable(message.type), shorten(message.content, _CONTENT), shown, ", ".join(marks)]
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold", justify="right" if column in ("#", "messages") else "left")
+    return table
+
+
+def _print_table(table: Table) -> None:
+    from rich.console import Console
+
+    if table.row_count:
+        console = Console(markup=False, highlight=False, emoji=False)
+        if not console.is_terminal:
+            console.width = _PIPE_WIDTH
+        console.print(table)
+
+
+def _print_dict(**values: Any) -> None:
+    import orjson
+
+    print(printable(orjson.dumps(values).decode()))
