@@ -133,9 +133,11 @@ async def connect(options: Options) -> AsyncGenerator[aiosqlite.Connection, None
     """
     location = ":memory:" if options.in_memory else _uri(options)
     try:
-        db = await aiosqlite.connect(location, uri=True, timeout=options.busy_timeout, isolation_level=None)
+        # Fail here: aiosqlite does not wait for its thread when the file cannot be opened.
+        sqlite3.connect(location, uri=True).close()
     except sqlite3.Error as error:
         raise translate(error, options.path) from error
+    db = await aiosqlite.connect(location, uri=True, timeout=options.busy_timeout, isolation_level=None)
     try:
         yield db
     finally:
