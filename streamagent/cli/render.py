@@ -69,6 +69,8 @@ class Terminal(View):
                 self._write(message.content, sys.stdout, sys.stdout.write)
             case "reasoning":
                 self._write(message.content, sys.stderr, self._dim)
+            case "progress":
+                self.note(message.content)
             case "tool_call" if not message.more:
                 self.note(f"→ {call_line(message)}", style="cyan")
             case "tool_result" if not message.more:

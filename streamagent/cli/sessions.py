@@ -27,7 +27,7 @@ Database = Annotated[str, typer.Option("--db", envvar="STREAMAGENT_DB", help="Th
 Id = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 
 _PIPE_WIDTH = 160  # characters of a line where no terminal says how wide it is
-_CONTENT, _QUERY = 60, 80  # characters of a row's content and query that are shown
+_CONTENT, _QUERY = 50, 60  # characters of a row's content and query that are shown
 
 
 @sessions.command("list")
@@ -136,7 +136,8 @@ def _table(*columns: str) -> Table:
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
-        table.add_column(column, overflow="fold", justify="right" if column in ("#", "messages") else "left")
+        cut = column in ("content", "query")
+        table.add_column(column, no_wrap=cut, overflow="ellipsis" if cut else "fold")
     return table
 
 
