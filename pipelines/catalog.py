@@ -22,9 +22,9 @@ def agent(model: str = "mock") -> Agent:
     )
 
 
-async def main(model: str = "mock") -> None:
+async def main(*model: str) -> None:
     """Ask once, and print the answer as it comes."""
-    async with agent(model).session() as session:
+    async with agent(*model).session() as session:
         async for text in session.ask(PROMPT).text():
             print(text, end="", flush=True)
     print()

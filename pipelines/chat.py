@@ -14,9 +14,9 @@ PROMPT = "Who are you?"
 agent = Agent("mock", system="You are a friendly assistant. Answer in a sentence or two.", store="chat.db")
 
 
-async def main(model: str | None = None) -> None:
+async def main(*model: str) -> None:
     """Answer each line of standard input, in one session that the next start continues."""
-    async with agent.with_options(model=model).session("chat") as session:
+    async with agent.with_options(model=model[0] if model else None).session("chat") as session:
         while line := await anyio.to_thread.run_sync(sys.stdin.readline):
             async for text in session.ask(line.strip()).text():
                 print(text, end="", flush=True)

