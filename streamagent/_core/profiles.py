@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,8 +82,8 @@ def _entry(entry: Mapping[str, Any]) -> Iterator[str]:
     if not content or (isinstance(content, str) and not content.strip()):
         yield "empty content"
     try:
-        orjson.dumps(entry)
-    except TypeError as error:
+        json.dumps(entry, ensure_ascii=False).encode()
+    except (TypeError, UnicodeEncodeError) as error:
         yield f"not JSON: {error}"
 
 

@@ -12,6 +12,8 @@ from email.utils import parsedate_to_datetime
 from streamagent._core.failures import classify
 from streamagent.errors import ModelError
 
+_SERVER_ERROR = 500
+_LIMIT = 1000  # characters kept of a provider's text; some send whole HTML pages
 _SHORTEST = 8  # characters of a secret; a shorter value would blank out common words
 
 # What only the transport says. An error inside a stream arrives as its text alone, with status 500.
@@ -39,11 +41,17 @@ def to_model_error(error: Exception, secrets: Iterable[str] = ()) -> ModelError:
     text = redact(_PREFIXES.sub("", text) or type(error).__name__, secrets)
     midstream = type(error).__name__ == "MidStreamFallbackError"  # its status says nothing: always 500
     status = getattr(error, "status_code", None)
-    for kind, pattern in _TRANSPORT:
-        if status in (None, 500) and re.search(pattern, text, re.IGNORECASE):
-            return ModelError(text, kind="truncated" if midstream and kind == "connection" else kind, retryable=True)
-    told = classify({"message": text} if midstream else {"message": text, "status": status})
-    return ModelError(str(told), kind=told.kind, retryable=told.retryable, retry_after=_retry_after(error))
+    if status in (None, _SERVER_ERROR):
+        for kind, pattern in _TRANSPORT:
+            if re.search(pattern, text, re.IGNORECASE):
+                return ModelError(
+                    text, kind="truncated" if midstream and kind == "connection" else kind, retryable=True
+                )
+    if midstream:
+        return classify(text)
+    told = classify({"type": type(error).__name__, "status": status, "message": text})
+    shown = f"{text[:_LIMIT]} (status {status})" if status else text[:_LIMIT]
+    return ModelError(shown, kind=told.kind, retryable=told.retryable, retry_after=_retry_after(error))
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:

@@ -49,7 +49,8 @@ class LiteLLMModel(ChunkModel):
         **options: Any,
     ) -> None:
         super().__init__(full_name(model), retry=retry, sleep=sleep)
-        self._options = {"api_base": api_base, "api_key": api_key, **options}
+        where = {"api_base": api_base, "api_key": api_key}
+        self._options = {**options, **{name: value for name, value in where.items() if value is not None}}
 
     async def chunks(self, request: Request) -> Chunks:
         """Ask the provider once; see `ChunkModel.chunks`.
@@ -75,7 +76,7 @@ class LiteLLMModel(ChunkModel):
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         settings = request.settings
-        chosen = {**self._options, **{name: getattr(settings, name) for name in _PASSED}}
+        chosen = {name: getattr(settings, name) for name in _PASSED}
         if request.tools:
             chosen |= {"tools": tool_list(request.tools), "tool_choice": _tool_choice(settings.tool_choice)}
         return {
@@ -85,6 +86,7 @@ class LiteLLMModel(ChunkModel):
             "stream_options": {"include_usage": True},
             "max_retries": 0,
             "num_retries": 0,
+            **self._options,
             **{name: value for name, value in chosen.items() if value is not None},
             **settings.extra,
         }

@@ -1,0 +1,195 @@
+"""LiteLLM against a real HTTP server."""
+
+import asyncio
+
+import anyio
+import pytest
+
+from streamagent.errors import ConfigError, UnsupportedBackendError
+from streamagent.message import Message
+from streamagent.models.litellm import LiteLLMModel
+from streamagent.models.retry import RetryPolicy
+from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, ToolSpec
+from streamagent.testing.provider import Response, call, delta, finish, scripted_provider, sse, text, usage
+
+from .script import Naps
+
+# LiteLLM looks through all attributes of its pydantic models, deprecated ones too.
+NOISE = pytest.mark.filterwarnings("ignore:Accessing the 'model_:DeprecationWarning")
+pytestmark = [pytest.mark.anyio, NOISE]
+
+KEY = "sk-canary-0123456789"
+ANSWER = Response(body=sse(text("Hel"), text("lo"), finish("stop"), usage(3, 2)))
+STOCK = ToolSpec(name="stock", description="Units in stock.", parameters={"type": "object", "properties": {}})
+
+
+@pytest.fixture(params=[("asyncio", {"debug": True}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"])
+def anyio_backend(request):
+    return request.param
+
+
+def model_at(provider, **options):
+    retry = RetryPolicy(jitter=lambda: 1.0)
+    return LiteLLMModel("openai/test", api_base=provider.url, api_key=KEY, retry=retry, sleep=Naps(), **options)
+
+
+async def ask(*responses, settings=DEFAULT_SETTINGS, tools=(), prompt="Hi", **options):
+    async with scripted_provider(responses) as provider:
+        model = model_at(provider, **options)
+        result = await model.send(prompt, settings=settings, tools=tools)
+        return result, provider.requests, model._sleep.taken
+
+
+async def test_an_answer_streams_with_its_usage():
+    result, requests, _ = await ask(ANSWER)
+    assert (result.text, result.reason, result.error) == ("Hello", "stop", None)
+    assert (result.usage["prompt_tokens"], result.usage["completion_tokens"]) == (3, 2)
+    assert "estimated" not in result.usage
+    assert requests[0].path == "/v1/chat/completions"
+    assert requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+async def test_fragments_are_the_deltas():
+    async with scripted_provider([ANSWER]) as provider:
+        assert [piece async for piece in model_at(provider).send("Hi").text()] == ["Hel", "lo"]
+
+
+async def test_the_request_is_what_was_asked():
+    settings = ModelSettings(temperature=0.5, max_tokens=9, stop=["x"], tool_choice="stock", extra={"top_k": 3})
+    _, requests, _ = await ask(ANSWER, settings=settings, tools=[STOCK], seed=7)
+    body = requests[0].json
+    assert body["messages"] == [{"role": "user", "content": "Hi"}]
+    assert body["tools"][0]["function"]["name"] == "stock"
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "stock"}}
+    assert body["stream_options"] == {"include_usage": True}
+    assert [body[key] for key in ("temperature", "max_tokens", "stop", "seed", "top_k")] == [0.5, 9, ["x"], 7, 3]
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "none", "required"])
+async def test_the_choice_of_tools_is_passed(choice):
+    _, requests, _ = await ask(ANSWER, settings=ModelSettings(tool_choice=choice), tools=[STOCK])
+    assert requests[0].json.get("tool_choice") == choice
+
+
+async def test_a_usage_that_nobody_sent_is_marked():
+    result, _, _ = await ask(Response(body=sse(text("Hello"), finish("stop"))))
+    assert result.usage["estimated"]
+
+
+async def test_interleaved_calls_keep_their_arguments():
+    chunks = [
+        call("", id="a", name="stock"),
+        call("", index=1, id="b", name="stock"),
+        call('{"x":'),
+        call("{}", index=1),
+        call("1}"),
+        finish("tool_calls"),
+    ]
+    result, _, _ = await ask(Response(body=sse(*chunks)), tools=[STOCK])
+    assert [message.query["args"] for message in result if message.type == "tool_call"] == [{"x": 1}, {}]
+    assert result.reason == "tool_calls"
+
+
+async def test_reasoning_is_apart_from_the_text():
+    result, _, _ = await ask(Response(body=sse(delta(reasoning_content="Hm"), text("Hi"), finish("stop"))))
+    assert [(message.type, message.content) for message in result[:2]] == [("reasoning", "Hm"), ("text", "Hi")]
+
+
+async def test_signed_thinking_is_kept():
+    blocks = [{"type": "thinking", "thinking": "Hm", "signature": "s"}]
+    chunk = delta(reasoning_content="Hm", thinking_blocks=blocks)
+    result, _, _ = await ask(Response(body=sse(chunk, text("Hi"), finish("stop"))))
+    assert result[0].query["provider"]["thinking_blocks"] == blocks
+
+
+async def test_a_piece_said_a_hundred_times_is_said():
+    """LiteLLM alone would give up."""
+    result, _, _ = await ask(Response(body=sse(*[text("abc")] * 120, finish("stop"))))
+    assert result.text == "abc" * 120
+
+
+async def test_bytes_cut_anywhere_are_the_same_answer():
+    whole = b"".join(sse(text("Grüße"), finish("stop")))
+    result, _, _ = await ask(Response(body=[whole[place : place + 1] for place in range(len(whole))]))
+    assert result.text == "Grüße"
+
+
+@pytest.mark.parametrize("name", ["openai/gpt", "openai:gpt"])
+def test_a_name_has_two_forms(name):
+    assert LiteLLMModel(name).name == "openai/gpt"
+
+
+@pytest.mark.parametrize("name", ["gpt", "", "/gpt", ":gpt", "openai/", "openai: "])
+def test_a_name_without_provider_or_model_is_refused(name):
+    with pytest.raises(ConfigError, match="provider/model"):
+        LiteLLMModel(name)
+
+
+async def test_a_key_that_is_not_the_providers_is_not_sent():
+    _, requests, _ = await ask(ANSWER)
+    assert not [value for name, value in requests[0].headers.items() if KEY in value and name != "authorization"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_cancelling_after_any_chunk_closes_the_connection(count):
+    body = [*sse(*[text(f"{number}") for number in range(count)], done=False)]
+    async with scripted_provider([Response(body=body, ending="hang")]) as provider:
+        seen = []
+
+        async def read():
+            async for piece in model_at(provider).send("Hi").text():
+                seen.append(piece)
+                if len(seen) == count:
+                    reached.set()
+
+        reached = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await reached.wait()
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(2):
+            await provider.requests[0].disconnected.wait()
+
+
+async def test_cancelling_before_the_first_byte_closes_the_connection():
+    """FAILURES T111."""
+    async with scripted_provider([Response(status=0, ending="hang")]) as provider:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(model_at(provider).send("Hi").result)
+            with anyio.fail_after(5):
+                while not provider.requests:
+                    await anyio.sleep(0)
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(2):
+            await provider.requests[0].disconnected.wait()
+
+
+async def test_closing_early_closes_the_connection():
+    async with scripted_provider([Response(body=sse(text("Hel"), done=False), ending="hang")]) as provider:
+        reply = model_at(provider).send("Hi")
+        async for _ in reply:
+            break
+        await reply.aclose()
+        with anyio.fail_after(2):
+            await provider.requests[0].disconnected.wait()
+
+
+async def test_nothing_of_ours_runs_afterwards():
+    before = set(asyncio.all_tasks())
+    async with scripted_provider([ANSWER]) as provider:
+        await model_at(provider).send("Hi")
+    left = {task.get_coro().__qualname__ for task in asyncio.all_tasks() - before}
+    assert not [name for name in left if "Logging" not in name and "CustomStreamWrapper" not in name]
+
+
+async def test_a_conversation_with_a_call_goes_out_in_order():
+    asked = Message(type="tool_call", query={"tool": "stock", "id": "c1", "args": {}})
+    answer = Message(role="tool", type="tool_result", content="15", query={"id": "c1", "call": asked.id})
+    _, requests, _ = await ask(ANSWER, prompt=[Message.user("How many?"), asked, answer], tools=[STOCK])
+    assert [entry["role"] for entry in requests[0].json["messages"]] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_trio_is_refused(anyio_backend):
+    with pytest.raises(UnsupportedBackendError, match="asyncio"):
+        await LiteLLMModel("openai/test").send("Hi")

@@ -1,0 +1,133 @@
+"""What a provider can do wrong, over real HTTP, and what the caller sees."""
+
+import anyio
+import orjson
+import pytest
+
+from streamagent.protocols import ModelSettings
+from streamagent.testing.provider import Response, finish, scripted_provider, sse, text
+
+from .test_litellm import ANSWER, KEY, NOISE, anyio_backend, ask, model_at  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.anyio, NOISE]
+
+HEL = sse(text("Hel"), done=False)
+LLAMA_OVERFLOW = "request (5000 tokens) exceeds the available context size (2048 tokens)"
+
+
+def refusal(status, message="no", headers=None, **fields):
+    return Response(
+        status=status, headers=headers or {}, body=[orjson.dumps({"error": {"message": message, **fields}})]
+    )
+
+
+@pytest.mark.parametrize(
+    ("response", "kind"),
+    [
+        (refusal(429, "Slow down"), "rate_limited"),
+        (refusal(500), "provider_error"),
+        (refusal(502), "provider_error"),
+        (refusal(503), "overloaded"),
+        (refusal(529), "overloaded"),
+        (refusal(504), "timeout"),
+        (Response(status=0, ending="eof"), "connection"),
+        (Response(status=0, ending="reset"), "connection"),
+        (Response(body=[b'data: {"error": {"message": "Overloaded", "type": "overloaded_error"}}\n\n']), "overloaded"),
+        (Response(body=[b'data: {"error": {"message": "tool call validation failed"}}\n\n']), "malformed_call"),
+        (Response(body=sse(done=False), ending="eof"), "truncated"),
+        (Response(body=[b"data: {nope\n\n"]), "protocol"),
+        (Response(body=sse(finish("stop"))), "empty_response"),
+        (Response(headers={"content-type": "text/html"}, body=[b"<html>gateway</html>"]), "empty_response"),
+    ],
+)
+async def test_what_may_pass_is_tried_again_unseen(response, kind):
+    result, requests, _ = await ask(response, ANSWER)
+    assert result.text == "Hello"
+    assert [attempt["error"]["kind"] for attempt in result.stop.query["attempts"]] == [kind]
+    assert len(requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("response", "kind"),
+    [
+        (refusal(401, f"Incorrect API key provided: {KEY}"), "auth"),
+        (refusal(403), "auth"),
+        (refusal(404), "not_found"),
+        (refusal(400, "messages.1: bad"), "bad_request"),
+        (refusal(422), "bad_request"),
+        (refusal(429, "You exceeded your current quota", code="insufficient_quota"), "quota"),
+        (refusal(400, "This model's maximum context length is 4096 tokens"), "context_overflow"),
+        (refusal(400, LLAMA_OVERFLOW, type="exceed_context_size_error"), "context_overflow"),
+        (refusal(400, "Stopped by the content filter"), "content_filter"),
+    ],
+)
+async def test_what_cannot_succeed_is_not_tried_again(response, kind):
+    result, requests, _ = await ask(response, ANSWER)
+    assert (result.reason, result.error["kind"], result.error["retryable"]) == ("error", kind, False)
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("response", "kind"),
+    [
+        (Response(body=HEL, ending="reset"), "truncated"),
+        (Response(body=HEL, ending="eof"), "truncated"),
+        (Response(body=HEL), "truncated"),
+        (Response(body=sse(text("Hel"))), "truncated"),
+        (Response(body=[*HEL, b"data: {nope\n\n"]), "protocol"),
+        (Response(body=[*HEL, b'data: {"error": {"message": "Overloaded"}}\n\n']), "overloaded"),
+        (Response(body=[*HEL, b'data: {"error": {"message": "Something odd"}}\n\n']), "provider_error"),
+        (Response(body=[*HEL, b'data: {"error": {"message": "Rate limit reached"}}\n\n']), "rate_limited"),
+    ],
+)
+async def test_what_was_shown_stays_and_nothing_is_tried_again(response, kind):
+    """F07."""
+    result, requests, _ = await ask(response, ANSWER)
+    assert (result.text, result.reason, result.error["kind"]) == ("Hel", "error", kind)
+    assert len(requests) == 1
+
+
+async def test_the_provider_says_how_long_to_wait():
+    _, _, naps = await ask(refusal(429, headers={"retry-after": "7"}), ANSWER)
+    assert naps == [7.0]
+
+
+async def test_nothing_is_slept_beyond_the_deadline():
+    async with scripted_provider([refusal(429, headers={"retry-after": "7"})]) as provider:
+        model = model_at(provider)
+        result = await model.send("Hi", deadline=anyio.current_time() + 6)
+    assert result.error["kind"] == "rate_limited"
+    assert model._sleep.taken == []
+
+
+async def test_attempts_end():
+    result, requests, naps = await ask(*[refusal(500)] * 9)
+    assert result.error["kind"] == "provider_error"
+    assert len(requests) == 4
+    assert naps == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("response", "said"), [(Response(status=0, ending="hang"), ""), (Response(body=HEL, ending="hang"), "Hel")]
+)
+async def test_silence_is_a_timeout_and_closes_the_connection(response, said):
+    """F06, F08."""
+    async with scripted_provider([response]) as provider:
+        result = await model_at(provider).send("Hi", settings=ModelSettings(idle_timeout=0.3, retries=0))
+        with anyio.fail_after(2):
+            await provider.requests[0].disconnected.wait()
+    assert (result.text, result.error["kind"]) == (said, "timeout")
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+async def test_no_error_text_holds_the_key(status):
+    """I17."""
+    result, _, _ = await ask(*[refusal(status, f"the key {KEY} and Bearer {KEY}")] * 4)
+    assert KEY not in str(list(result))
+
+
+async def test_a_provider_that_is_unknown_is_a_failure():
+    from streamagent.models.litellm import LiteLLMModel
+
+    result = await LiteLLMModel("nobody/test").send("Hi")
+    assert result.error["kind"] == "bad_request"
