@@ -32,7 +32,7 @@ lint: $(VENV)/dev
 	$(BIN)/pyright
 
 bench: $(VENV)/dev
-	$(BIN)/python -m benchmarks
+	for name in sessions chunk_burst chunk_paced stage_cost; do $(BIN)/python -m benchmarks $$name || exit 1; done
 
 clean:
 	rm -rf $(VENV) demo.db demo.db-shm demo.db-wal

@@ -62,6 +62,10 @@ class View:
 class Terminal(View):
     """Streams: text as it comes, reasoning dimmed, tool calls and results as a line each."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: dict[str, str] = {}  # arguments of open calls as the model writes them, as far as they are shown
+
     def show(self, message: Message) -> None:
         """Show the next fragment."""
         match message.type:
@@ -71,10 +75,17 @@ class Terminal(View):
                 self._write(message.content, sys.stderr, self._dim)
             case "progress":
                 self.note(message.content)
-            case "tool_call" if not message.more:
-                self.note(f"→ {call_line(message)}", style="cyan")
+            case "tool_call":
+                self._call(message)
             case "tool_result" if not message.more:
                 self.note(f"← {result_line(message)}", style="red" if _query(message).get("is_error") else "cyan")
+
+    def _call(self, message: Message) -> None:
+        written = self._calls.pop(message.id, "") + message.content
+        if message.more:
+            self._calls[message.id] = written[: 2 * _WIDTH]
+        else:
+            self.note(f"→ {call_line(message, written)}", style="cyan")
 
     def _dim(self, text: str) -> None:
         self._console.print(text, style="dim", end="")
@@ -129,11 +140,11 @@ def print_json(message: Message) -> None:
     print(printable(message.to_json().decode()), flush=True)
 
 
-def call_line(call: Message) -> str:
-    """Say what is called, in one line."""
+def call_line(call: Message, written: str) -> str:
+    """Say what is called, in one line; with the arguments as they were written when they cannot be read."""
     query = _query(call)
     arguments = query.get("args")
-    said = orjson.dumps(arguments).decode() if arguments is not None else call.content
+    said = orjson.dumps(arguments).decode() if arguments is not None else written
     why = f" [{query['invalid']}]" if query.get("invalid") else ""
     return f"{query.get('tool')} {shorten(said, _WIDTH)}{why}"
 
