@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-import orjson
-
+from . import exactjson
 from .errors import MessageError
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -117,8 +116,15 @@ class Message:
         return self.type == "stop" and (self.query or {}).get("reason") != "tool_calls"
 
     def to_json(self) -> bytes:
-        """Encode as one line of JSON; fields at their defaults of `None`, `False` and empty are left out."""
-        return orjson.dumps(_plain(self), default=_encode)
+        """Encode as one line of JSON; fields at their defaults of `None`, `False` and empty are left out.
+
+        Raises:
+            MessageError: The query holds something that JSON cannot.
+        """
+        try:
+            return exactjson.dumps(_plain(self))
+        except ValueError as error:
+            raise MessageError(f"message {self.id} cannot be JSON: {error}") from error
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Message:
@@ -128,8 +134,8 @@ class Message:
             MessageError: Not JSON, not an object, or a field of the wrong type; the text names the field.
         """
         try:
-            value = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
+            value = exactjson.loads(data)
+        except ValueError as error:
             raise MessageError(f"not a message: {error}") from error
         return cls.from_dict(value)
 
@@ -185,13 +191,8 @@ def _modern(known: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(message: Message) -> dict[str, Any]:
     plain = {name: getattr(message, name) for name in _FIELDS}
+    plain["created_at"] = message.created_at.isoformat()
     return {name: value for name, value in plain.items() if value not in (None, False, "")}
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamagent.errors import MessageError
-from streamagent.message import Message, clean_text, fold, merge, new_id, split
+from streamagent.message import Message, clean_text, fold, merge, new_id, split, utc_now
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=50)
 json_values = st.recursive(
@@ -130,9 +130,33 @@ def test_text_is_made_storable():
     assert clean_text("ä\0") == "ä"
 
 
-def test_a_query_that_json_cannot_hold_is_refused():
-    with pytest.raises(TypeError, match="not JSON"):
-        Message(query={"a": object()}).to_json()
+@pytest.mark.parametrize("value", [object(), float("nan"), {1: 2}, "\ud800", utc_now()])
+def test_a_query_that_json_cannot_hold_is_refused(value):
+    with pytest.raises(MessageError, match="cannot be JSON"):
+        Message(query={"a": value}).to_json()
+
+
+def test_integers_of_any_size_survive():
+    query = {"args": {"id": 123456789012345678901234567890, "none": None, "small": [2**63 - 1, 2**64]}}
+    assert Message.from_json(Message(query=query).to_json()).query == query
+
+
+def test_text_that_looks_like_a_long_number_stays_text():
+    message = Message(content="12345678901234567890 é", query={"n": None})
+    assert Message.from_json(message.to_json().decode()) == message
+
+
+@pytest.mark.parametrize("data", [b"NaN", b'{"query":{"n":NaN,"i":1234567890123456789}}', b"\xff"])
+def test_what_only_python_takes_for_json_is_refused(data):
+    with pytest.raises(MessageError, match="not a message"):
+        Message.from_json(data)
+
+
+def test_a_message_that_contains_itself_is_refused():
+    query = {}
+    query["self"] = query
+    with pytest.raises(MessageError, match="cannot be JSON"):
+        Message(query=query).to_json()
 
 
 def test_a_message_is_final_when_nothing_follows():

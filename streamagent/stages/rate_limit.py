@@ -39,7 +39,7 @@ def rate_limit(
         async for message in stream:
             if (counts.refused is None or message.id in counts.open) and counts.passes(message):
                 yield message
-            elif message.type == "stop" or (message.more and not counts.open):
+            elif counts.refused and (message.type == "stop" or (message.more and not counts.open)):
                 # The turn is over, or nothing but refused messages would still stream: read no more of it.
                 yield _stop(message, limit={counts.refused: limits[counts.refused], "scope": scope})
                 return
