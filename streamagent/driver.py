@@ -12,7 +12,7 @@ from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, mov
 from .errors import LeaseLost, SessionBusy, StoreError
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
-from .protocols import Stream
+from .protocols import Store, Stream
 from .reply import Reply
 from .run import Plan, Run, RunTasks
 from .settle import Cause, settle
@@ -124,23 +124,30 @@ class RunReply(Reply):
         return None
 
     async def _start(self) -> None:
-        store, session, plan = self._runtime.store, self._session, self._plan
+        store, session = self._runtime.store, self._session
         if self._previous is not None:
             await self._previous.aclose()
             self._previous = None
         self._runtime.claim(session, self)
-        if self._prompt is not None:
-            stored = await store.enqueue(session, self._prompt, client_key=self._client_key)
-            if stored.sequence is not None:  # it was admitted before: show what was answered then
-                self._chain = await _replay(self._runtime, stored)
-                return
+        prompt = self._prompt and await store.enqueue(session, self._prompt, client_key=self._client_key)
+        if prompt is None or prompt.sequence is None:
+            self._rows.extend(await self._open_run())
+            return
+        # It was admitted before: show what was answered then, and settle the answer first when it was cut by a crash.
+        if not await _at_rest(store, session):
+            await settle(store, session, fence=await store.acquire(session), cause="crashed")
+        self._chain = await _replay(self._runtime, prompt)
+
+    async def _open_run(self) -> list[Message]:
+        """Take the session over and build the chain; return the rows that settled what an earlier run left."""
+        store, session, plan = self._runtime.store, self._session, self._plan
         if plan.timeout is not None and self._scope is not None:
             self._scope.deadline = self._deadline = current_time() + plan.timeout
         fence = await store.acquire(session)
-        self._rows.extend(await settle(store, session, fence=fence, cause="crashed"))
-        tasks = RunTasks(self._runtime.tasks, self._fail)
-        self._run = Run(session, store, fence, plan, tasks, self._deadline)
+        rows = await settle(store, session, fence=fence, cause="crashed")
+        self._run = Run(session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline)
         self._chain = await self._run.open()
+        return rows
 
     def _fail(self, error: BaseException) -> None:
         """Take the failure of a background task: it ends the run here."""
@@ -176,6 +183,12 @@ class RunReply(Reply):
             if error is None:
                 raise
             logger.exception("session %s could not be settled; its next run will do that", run.session)
+
+
+async def _at_rest(store: Store, session: str) -> bool:
+    """Tell whether the session's last run came to its end."""
+    left = await store.unfinished(session)
+    return not left.open and not left.calls and left.last is not None and left.last.is_final
 
 
 async def _replay(runtime: Runtime, prompt: Message) -> Chain:

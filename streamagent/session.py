@@ -10,7 +10,7 @@ from anyio import CancelScope, EndOfStream, Event, create_memory_object_stream
 from anyio.abc import ObjectStream
 
 from .driver import RunReply
-from .errors import SessionBusy, SessionClosed
+from .errors import MessageError, SessionBusy, SessionClosed
 from .message import Message, clean_text
 from .protocols import Stream
 from .run import Plan
@@ -57,6 +57,7 @@ class Session(ObjectStream[Message]):
 
         Raises:
             SessionClosed: The session's block was left.
+            MessageError: It is not a whole message of role `user` or `system`.
             SessionBusy: The previous reply is being read by another task. From the reply: another handle's run of
                 this session is active.
             ConflictError: From the reply: the key was used before with another prompt.
@@ -79,6 +80,7 @@ class Session(ObjectStream[Message]):
 
         Raises:
             SessionClosed: The session's block was left, or `send_eof` was called.
+            MessageError: It is not a whole message of role `user` or `system`.
             ConflictError: The key was used before with another message.
         """
         duplex = self._serve()
@@ -133,9 +135,12 @@ class Session(ObjectStream[Message]):
 
 
 def _as_prompt(prompt: str | Message) -> Message:
-    if isinstance(prompt, str):
-        return Message.user(clean_text(prompt))
-    return replace(prompt, content=clean_text(prompt.content))
+    message = Message.user(prompt) if isinstance(prompt, str) else prompt
+    if message.role not in ("user", "system") or message.more:
+        raise MessageError(
+            f"what is sent to a session is a whole message of role 'user' or 'system', not {message!r:.80}"
+        )
+    return replace(message, content=clean_text(message.content), session=None, sequence=None)
 
 
 class Duplex:

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from streamagent import Agent, MemoryStore, Message, Runtime, SessionBusy, SessionClosed, ToolContext, tool
-from streamagent.errors import ConfigError, ConflictError, ModelError, StoreFull
+from streamagent.errors import ConfigError, ConflictError, MessageError, ModelError, StoreFull
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
 
 pytestmark = pytest.mark.anyio
@@ -573,3 +573,33 @@ async def test_five_hundred_sessions_share_one_agent_without_mixing():
             tasks.start_soon(one, number)
     for number in range(500):
         assert len(await check_rows(runtime.store, f"s{number}")) == 6
+
+
+@pytest.mark.parametrize("wrong", [{"role": "assistant"}, {"role": "tool"}, {"role": "user", "more": True}])
+async def test_only_whole_messages_of_users_and_systems_can_be_sent(wrong):
+    """S29: nobody writes the model's part."""
+    async with agent_of(answer("x")).session("s") as session:
+        with pytest.raises(MessageError, match="role 'user'"):
+            session.ask(Message(**wrong))
+        with pytest.raises(MessageError, match="role 'user'"):
+            await session.send(Message(**wrong))
+
+
+async def test_a_prompt_whose_answer_crashed_is_shown_settled_when_asked_again():
+    store = MemoryStore()
+    fence = await store.acquire("s")
+    await store.enqueue("s", Message.user("Go."), client_key="k")
+    await store.admit("s", fence=fence)
+    await store.write("s", text("half")[:1], fence=fence)
+    async with agent_of(answer("x"), store=store).session("s") as session:
+        result = await session.ask("Go.", client_key="k")
+    assert (result.text, result.reason) == ("half", "aborted")
+    await check_rows(store)
+
+
+async def test_a_prompt_that_was_accepted_but_never_admitted_is_answered_when_asked_again():
+    store = MemoryStore()
+    await store.enqueue("s", Message.user("Go."), client_key="k")
+    async with agent_of(answer("x"), store=store).session("s") as session:
+        assert (await session.ask("Go.", client_key="k")).text == "x"
+    assert len(await check_rows(store)) == 3
