@@ -12,7 +12,7 @@ from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, mov
 from .errors import LeaseLost, SessionBusy, StoreError
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
-from .protocols import Store, Stream
+from .protocols import Stream
 from .reply import Reply
 from .run import Plan, Run, RunTasks
 from .settle import Cause, settle
@@ -134,7 +134,7 @@ class RunReply(Reply):
             self._rows.extend(await self._open_run())
             return
         # It was admitted before: show what was answered then, and settle the answer first when it was cut by a crash.
-        if not await _at_rest(store, session):
+        if not (await store.unfinished(session)).at_rest:
             await settle(store, session, fence=await store.acquire(session), cause="crashed")
         self._chain = await _replay(self._runtime, prompt)
 
@@ -183,12 +183,6 @@ class RunReply(Reply):
             if error is None:
                 raise
             logger.exception("session %s could not be settled; its next run will do that", run.session)
-
-
-async def _at_rest(store: Store, session: str) -> bool:
-    """Tell whether the session's last run came to its end."""
-    left = await store.unfinished(session)
-    return not left.open and not left.calls and left.last is not None and left.last.is_final
 
 
 async def _replay(runtime: Runtime, prompt: Message) -> Chain:

@@ -161,6 +161,11 @@ class Unfinished:
     calls: Sequence[Message]
     last: Message | None
 
+    @property
+    def at_rest(self) -> bool:
+        """The last run came to its end."""
+        return not self.open and not self.calls and (self.last is None or self.last.is_final)
+
 
 class Store(AbstractAsyncContextManager["Store"], Protocol):
     """Where sessions live. Every method is safe to call from many tasks at once.

@@ -59,7 +59,7 @@ async def settle(
 
 def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message]) -> list[Message]:
     """Say which rows close an unfinished session; none when it ended in a final `stop`."""
-    if left.last is None or (not left.open and not left.calls and left.last.is_final):
+    if left.at_rest:
         return []
     cut = [_cut(message, cause) for message in left.open]
     calls = [*left.calls, *(message for message in cut if message.type == "tool_call")]

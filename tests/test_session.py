@@ -603,3 +603,44 @@ async def test_a_prompt_that_was_accepted_but_never_admitted_is_answered_when_as
     async with agent_of(answer("x"), store=store).session("s") as session:
         assert (await session.ask("Go.", client_key="k")).text == "x"
     assert len(await check_rows(store)) == 3
+
+
+async def test_a_duplex_run_that_fails_raises_where_it_is_received():
+    async def buggy(stream):
+        async for message in stream:
+            if message.role == "assistant":
+                raise ZeroDivisionError
+            yield message
+
+    agent = agent_of(answer("x"))
+    agent = Agent(agent.model, store=agent.store, pipeline=agent.pipeline + buggy)
+    async with agent.session("s") as session:
+        await session.send("Go.")
+        assert (await session.receive()).content == "Go."
+        with pytest.raises(ZeroDivisionError):
+            await session.receive()
+    await check_rows(agent.store)
+
+
+async def test_eof_before_anything_was_sent_ends_the_duplex():
+    async with agent_of(answer("x")).session("s") as session:
+        await session.send_eof()
+        assert [m async for m in session] == []
+
+
+async def test_a_store_that_fails_at_the_end_does_not_pass_for_success():
+    class Failing(MemoryStore):
+        broken = False
+
+        async def unfinished(self, session):
+            if self.broken:
+                raise StoreFull("disk full")
+            return await super().unfinished(session)
+
+    store = Failing()
+    async with agent_of(answer("x"), store=store).session("s") as session:
+        with pytest.raises(StoreFull):
+            async for _ in session.ask("Go."):
+                store.broken = True
+        store.broken = False
+        assert (await session.ask("Again.")).reason == "stop"
