@@ -46,7 +46,11 @@ def example_arguments(schema: Schema, prompt: str) -> dict[str, Any] | None:
 
 def key_phrase(text: str) -> str:
     """Return what stands out in `text`: what is quoted, else a file's name, else a proper name; may be empty."""
-    patterns = (r"[\"'`“]([^\"'`”]+)[\"'`”]", r"([\w\-/]+(?:[./@]\w+)+)", r"(?<=[a-z,] )([A-Z]\w+(?: [A-Z]\w+)*)")
+    patterns = (
+        r"[\"'`“]([^\"'`”]+)[\"'`”]",
+        r"([\w\-/]+(?:[./@][A-Za-z]\w*)+)",
+        r"(?<=[a-z,] )([A-Z]\w+(?: [A-Z]\w+)*)",
+    )
     return next((found[1] for pattern in patterns if (found := re.search(pattern, text))), "")
 
 

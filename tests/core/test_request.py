@@ -385,7 +385,7 @@ def histories(draw):
     return rows
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(histories(), st.sampled_from([Profile(), *PROFILES.values()]))
 def test_any_history_makes_a_request_that_lint_finds_nothing_wrong_with(rows, profile):
     """I4."""

@@ -75,6 +75,11 @@ async def test_an_answer_of_nothing_is_asked_for_twice_more_at_once(answer):
     assert model.naps.taken == [0.0, 0.0]
 
 
+async def test_an_answer_cut_before_it_began_is_not_tried_again():
+    model = ScriptedModel([delta("length"), DONE])
+    assert (await model.send("Hi")).reason == "length"
+
+
 async def test_what_cannot_succeed_is_not_tried_again():
     model = ScriptedModel([failure("auth", retryable=False)], ANSWER)
     assert (await model.send("Hi")).error["kind"] == "auth"
