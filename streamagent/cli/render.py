@@ -7,12 +7,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TextIO
 
-import orjson
-
 from streamagent.message import Message, fold
 from streamagent.reply import Result
 
-from .escape import printable, shorten
+from .escape import compact, printable, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -144,7 +142,7 @@ def call_line(call: Message, written: str) -> str:
     """Say what is called, in one line; with the arguments as they were written when they cannot be read."""
     query = _query(call)
     arguments = query.get("args")
-    said = orjson.dumps(arguments).decode() if arguments is not None else written
+    said = compact(arguments) if arguments is not None else written
     why = f" [{query['invalid']}]" if query.get("invalid") else ""
     return f"{query.get('tool')} {shorten(said, _WIDTH)}{why}"
 
@@ -166,7 +164,7 @@ def stop_note(stop: Message) -> str | None:
     if query.get("reason") in ("stop", "tool_calls"):
         return None
     limit = query.get("limit")
-    return f"ended: {query.get('reason')}" + (f" {orjson.dumps(limit).decode()}" if limit else "")
+    return f"ended: {query.get('reason')}" + (f" {compact(limit)}" if limit else "")
 
 
 def _query(message: Message) -> dict[str, Any]:

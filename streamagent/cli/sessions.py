@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from .escape import printable, shorten
+from .escape import compact, printable, shorten
 from .exits import exit_codes, fail
 from .options import DEFAULT_DB, Json
 
@@ -118,15 +118,13 @@ async def _messages(store: SqliteStore, session: str) -> AsyncIterator[Message]:
 
 
 def _cells(message: Message) -> list[str]:
-    import orjson
-
     query = dict(message.query or {})
     marks = [f"cut: {query.pop('cut')}"] if "cut" in query else []
     if message.more:
         marks.append("open")
     if message.sequence is None:
         marks.append("waiting")
-    shown = shorten(orjson.dumps(query, default=dict).decode(), _QUERY) if query else ""
+    shown = shorten(compact(query), _QUERY) if query else ""
     number = "" if message.sequence is None else str(message.sequence)
     return [number, message.role, printable(message.type), shorten(message.content, _CONTENT), shown, ", ".join(marks)]
 
@@ -153,6 +151,4 @@ def _print_table(table: Table) -> None:
 
 
 def _print_dict(**values: Any) -> None:
-    import orjson
-
-    print(printable(orjson.dumps(values).decode()))
+    print(printable(compact(values)))

@@ -173,6 +173,18 @@ def test_a_hostile_call_is_shown_on_one_harmless_line():
     assert len(shown[0]) < 220
 
 
+def test_a_call_with_a_number_beyond_64_bits_is_shown():
+    Path("big.py").write_text(
+        "from streamagent import Agent, tool\n@tool\ndef double(n: int) -> int:\n    return 2 * n\n"
+        "agent = Agent(tools=[double])\n"
+    )
+    function = {"name": "double", "arguments": '{"n": 1' + "0" * 30 + "}"}
+    model = record({"tool_calls": [{"index": 0, "id": "1", "function": function}]}, finish="tool_calls")
+    shown = invoke("run", "big.py", "hi", "-m", model, "--session", "a").stderr.splitlines()
+    assert shown[:2] == ['→ double {"n":1' + "0" * 30 + "}", "← 2" + "0" * 30]
+    assert "1" + "0" * 30 in invoke("sessions", "show", "a").stdout
+
+
 def test_a_call_that_cannot_be_read_is_shown_as_it_was_written():
     model = record({"tool_calls": [{"index": 0, "id": "1", "function": {"name": "read", "arguments": '{"path'}}]})
     shown = invoke("run", str(PIPELINES / "catalog.py"), "hi", "-m", model, "--session", "a").stderr.splitlines()
