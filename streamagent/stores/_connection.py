@@ -16,6 +16,7 @@ from anyio import CancelScope
 
 from streamagent.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreSchemaError
 
+from ._queries import snapshot
 from ._schema import APPLICATION_ID, TABLES, VERSION
 
 P = ParamSpec("P")
@@ -160,7 +161,8 @@ def prepare(db: sqlite3.Connection, options: Options) -> None:
     """
 
     def attempt() -> None:
-        fresh = _identify(db, options)
+        with snapshot(db):
+            fresh = _identify(db, options)
         if not options.read_only:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"PRAGMA synchronous = {options.synchronous}")

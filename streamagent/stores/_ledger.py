@@ -209,7 +209,7 @@ class Ledger(ABC):
     def _check(self, fence: int) -> None:
         if fence != self.fence or not fence:  # 0: nobody has it yet
             raise LeaseLost(
-                f"session {self.session!r} was taken over: fence {fence} is not the current {self.fence}; stop this run"
+                f"session {self.session!r} has another writer: fence {fence} is not its current one; stop this run"
             )
 
     def _take(self, part: Row, row: Row | None) -> int:

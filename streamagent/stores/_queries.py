@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from streamagent.message import Message
 from streamagent.protocols import SessionInfo, Unfinished
 
-from ._codec import PIECE, decode_time
-from ._ledger import Row
+from ._codec import PIECE, decode_query, decode_time, utf8_size
 from ._tables import PIECES, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
@@ -38,35 +37,66 @@ _SESSIONS = """
 
 @dataclass(slots=True)
 class Page:
-    """Consecutive rows of a session; of a last one that is `spread`, the first bytes of its content.
+    """Consecutive messages of a session; the last one may be the first fragment of one whose content is in pieces.
 
     Args:
-        rows: The rows.
+        messages: The messages.
         full: There may be more behind it.
-        piece: Number of the last piece that was read of the last row.
+        piece: Number of the last piece that was read of the last message.
+        left: Bytes of the last message that were not read.
+        still_open: The last message is not closed.
     """
 
-    rows: list[Row]
-    full: bool
+    messages: list[Message]
+    full: bool = True
     piece: int = -1
+    left: int = 0
+    still_open: bool = False
+
+    def next_fragment(self, piece: int, content: str) -> Message:
+        """Give the next pieces of the last message."""
+        self.piece = piece
+        self.left -= utf8_size(content)
+        return replace(self.messages[-1], content=content, more=self.still_open or self.left > 0)
 
 
 def read_page(db: Connection, tenant: str, session: str, after: int, until: int) -> Page:
-    """Read the rows of one page, up to the first whose content is in pieces."""
-    with _snapshot(db):
-        rows: list[Row] = []
-        size = 0
+    """Read the messages of one page, up to the first whose content is in pieces."""
+    page = Page([])
+    size = 0
+    with snapshot(db):
         for values in db.execute(_PAGE, (tenant, session, after, until, PAGE_ROWS)):
-            rows.append(to_row(values))
-            if rows[-1].spread:
+            page.messages.append(_to_message(session, values))
+            state, length = values[5], values[8]
+            if state == "open" or length > PIECE:
+                page.left, page.still_open = length, state == "open"
                 # In the same snapshot as the row: closing a small message moves its pieces into the row.
-                piece, content = read_pieces(db, tenant, session, rows[-1].id, -1)
-                rows[-1].pieces = [content]
-                return Page(rows, full=True, piece=piece)
-            size += rows[-1].size
+                first = read_pieces(db, tenant, session, page.messages[-1].id, -1)
+                page.messages[-1] = page.next_fragment(*first)
+                return page
+            size += length
             if size >= PAGE_BYTES:
-                return Page(rows, full=True)
-        return Page(rows, full=len(rows) == PAGE_ROWS)
+                return page
+    page.full = len(page.messages) == PAGE_ROWS
+    return page
+
+
+def _to_message(session: str, values: Sequence[Any]) -> Message:
+    """Build a message of a row's columns; without the detour by `Row`, because a context is long."""
+    message_id, sequence, prev, role, type_, state, attempt, _, _, created_at, query, content = values
+    return Message(
+        id=message_id,
+        session=session,
+        sequence=sequence,
+        prev=prev,
+        role=role,
+        type=type_,
+        content=content,
+        query=None if query is None else decode_query(query),
+        more=state == "open",
+        attempt=attempt,
+        created_at=decode_time(created_at),
+    )
 
 
 def read_pieces(db: Connection, tenant: str, session: str, message_id: str, after: int) -> tuple[int, str]:
@@ -74,7 +104,7 @@ def read_pieces(db: Connection, tenant: str, session: str, message_id: str, afte
     texts: list[str] = []
     size = 0
     for piece, content in db.execute(PIECES, (tenant, session, message_id, after)):
-        size += len(content.encode())
+        size += utf8_size(content)
         if texts and size > PIECE:
             break
         texts.append(content)
@@ -84,21 +114,21 @@ def read_pieces(db: Connection, tenant: str, session: str, message_id: str, afte
 
 def read_inbox(db: Connection, tenant: str, session: str) -> list[Message]:
     """Read the messages that wait."""
-    with _snapshot(db):
+    with snapshot(db):
         rows = [to_row(values) for values in db.execute(_INBOX, (tenant, session))]
         return [with_content(db, tenant, session, row).message(session) for row in rows]
 
 
 def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:
     """Read what was left open; content of the calls only, and of a last message that is small."""
-    with _snapshot(db):
-        still_open = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "open"))]
+    with snapshot(db):
+        still_open = [_to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
         calls = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "unanswered"))]
         last = db.execute(_LAST, (tenant, session)).fetchone()
         return Unfinished(
-            open=[row.message(session) for row in still_open],
+            open=still_open,
             calls=[with_content(db, tenant, session, row).message(session) for row in calls],
-            last=last and to_row(last).message(session),
+            last=last and _to_message(session, last),
         )
 
 
@@ -121,7 +151,7 @@ def to_info(values: tuple[str, str, str, int]) -> SessionInfo:
 
 
 @contextmanager
-def _snapshot(db: Connection) -> Iterator[None]:
+def snapshot(db: Connection) -> Iterator[None]:
     """Read several things as of one moment."""
     db.execute("BEGIN")
     try:

@@ -93,6 +93,7 @@ class Writer:
         self._options = options
         self._tenant = tenant
         self._queue: list[Operation] = []
+        self._batch: list[Operation] = []  # what is being committed
         self._lagged: dict[str, Lagged] = {}
         self._stalled: dict[str, list[Lagged]] = {}
         self._next_due = math.inf
@@ -101,18 +102,12 @@ class Writer:
         self._synchronous = options.synchronous
         self.damage: StoreCorrupt | None = None  # once it was met, nothing more is written
 
-    async def submit(self, session: str, run: Callable[[Ledger], Any] | None) -> Any:
+    async def submit(self, session: str, run: Callable[[Ledger], Any]) -> Any:
         """Do something after all that was handed over of the session, and wait for its commit.
 
-        A caller that is cancelled stops waiting; the operation is done.
+        A caller that is cancelled stops waiting; the operation is done all the same.
         """
-        self._check_open()
-        check_name("session", session)
-        operation = Operation(session, run)
-        self._release(session)
-        self._queue.append(operation)
-        self._wake.set()
-        await operation.done.wait()
+        operation = await self._hand_over(session, run)
         if operation.error is not None:
             _raise(operation.error)
         return operation.result
@@ -124,9 +119,18 @@ class Writer:
         return sequences
 
     async def flush(self, session: str) -> None:
-        """Commit what waits of a session."""
-        await self.submit(session, None)
+        """Commit what waits of a session; return at once when nothing does."""
+        self._check_open()
+        if session in self._stalled:
+            await self._hand_over(session, None)
+        await self.catch_up(session)
         self._raise_failure(session, (Exception,))
+
+    async def catch_up(self, session: str) -> None:
+        """Wait until what was handed over of a session was tried, also by callers that were cancelled."""
+        handed_over = (*self._queue, *self._batch)
+        if session in self._lagged or any(operation.session == session for operation in handed_over):
+            await self._hand_over(session, None)
 
     async def take_over(self, session: str, run: Callable[[Ledger], Any]) -> Any:
         """Do something that ends the current writer's time: what it was refused concerns nobody any more."""
@@ -167,7 +171,19 @@ class Writer:
                     self._wake = Event()
                     with move_on_after(self._next_due - current_time()):
                         await self._wake.wait()
-                await self._commit(self._collect())
+                self._batch = self._collect()
+                await self._commit(self._batch)
+                self._batch = []
+
+    async def _hand_over(self, session: str, run: Callable[[Ledger], Any] | None) -> Operation:
+        self._check_open()
+        check_name("session", session)
+        operation = Operation(session, run)
+        self._release(session)
+        self._queue.append(operation)
+        self._wake.set()
+        await operation.done.wait()
+        return operation
 
     def _check_open(self) -> None:
         if self._closed:

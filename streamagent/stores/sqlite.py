@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from anyio import AsyncContextManagerMixin
 
-from streamagent.errors import StoreCorrupt, StoreError, StoreReadOnly, UnsupportedBackendError
+from streamagent.errors import ConfigError, StoreCorrupt, StoreError, StoreReadOnly, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.protocols import SessionInfo, Store, Stream, Unfinished
 
-from ._codec import check_name, utf8_size
+from ._codec import check_name
 from ._ledger import Ledger, Row, add_fragment
 from ._queries import (
     read_inbox,
@@ -56,6 +56,7 @@ class SqliteStore(AsyncContextManagerMixin, Store):
         read_only: Refuse every write; for viewers.
 
     Raises:
+        ConfigError: `synchronous` is neither.
         UnsupportedBackendError: On entering, under trio: aiosqlite is asyncio's.
         StoreCorrupt: On entering: the file is damaged, or is not ours.
         StoreSchemaError: On entering: a newer version of this package wrote it.
@@ -72,6 +73,8 @@ class SqliteStore(AsyncContextManagerMixin, Store):
         read_only: bool = False,
     ) -> None:
         check_name("tenant", tenant)
+        if synchronous not in ("full", "normal"):
+            raise ConfigError(f"synchronous is 'full' or 'normal', not {synchronous!r}")
         self.path = os.fspath(path)
         self.tenant = tenant
         self.read_only = read_only
@@ -131,7 +134,7 @@ class SqliteStore(AsyncContextManagerMixin, Store):
 
     async def inbox(self, session: str) -> list[Message]:
         """Return the messages that wait; see `Store`."""
-        return await self._read(read_inbox, session)
+        return await self._ask(read_inbox, session)
 
     async def admit(self, session: str, *, fence: int, limit: int = 1) -> list[Message]:
         """Give the oldest waiting messages their sequence; see `Store`."""
@@ -140,28 +143,28 @@ class SqliteStore(AsyncContextManagerMixin, Store):
 
     async def unfinished(self, session: str) -> Unfinished:
         """Return what a run that ended badly left open; see `Store`."""
-        return await self._read(read_unfinished, session)
+        return await self._ask(read_unfinished, session)
 
     async def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
-        """Read messages by sequence, after a `flush`; see `Store`."""
+        """Read messages by sequence, those included that waited for their lag when it began; see `Store`."""
         after, last = min(after, _END), _END if until is None else min(until, _END)
-        if self._writer is not None:
-            await self.flush(session)
+        await self._catch_up(session)
         full = True
         while full:
             page = await self._read(read_page, session, after, last)
+            for message in page.messages:
+                yield message
+                after = message.sequence or 0
+            while page.left > 0:
+                piece, content = await self._read(read_pieces, session, page.messages[-1].id, page.piece)
+                if not content:  # the session was deleted meanwhile
+                    return
+                yield page.next_fragment(piece, content)
             full = page.full
-            for row in page.rows:
-                if row.spread:
-                    async for fragment in self._pieces(session, row, page.piece):
-                        yield fragment
-                else:
-                    yield row.message(session)
-                after = row.sequence or 0
 
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type); see `Store`."""
-        return await self._read(read_tally, session)
+        return await self._ask(read_tally, session)
 
     async def sessions(self) -> AsyncGenerator[SessionInfo, None]:
         """List the sessions, the latest modified first; one that is modified meanwhile may be left out."""
@@ -176,24 +179,21 @@ class SqliteStore(AsyncContextManagerMixin, Store):
         found: bool = await self._writing().take_over(session, Ledger.delete)
         return found
 
-    async def _pieces(self, session: str, row: Row, piece: int) -> Stream:
-        """Give a row's content as it was when the row was read: the first bytes are there, the others are fetched."""
-        whole, [content], left = row.message(session, ""), row.pieces, row.size
-        while True:
-            left -= utf8_size(content)
-            yield replace(whole, content=content, more=whole.more or left > 0)
-            if left <= 0:
-                return
-            piece, content = await self._read(read_pieces, session, row.id, piece)
-            if not content:  # the session was deleted meanwhile
-                return
-
     def _writing(self) -> Writer:
         if self.read_only:
             raise StoreReadOnly(f"store {self.path}: it was opened with read_only=True")
         if self._writer is None:
             raise StoreError(f"store {self.path} is not open; use it in `async with SqliteStore(...)`")
         return self._writer
+
+    async def _catch_up(self, session: str) -> None:
+        """Let readers of this process see what it handed over; the writer is told when that fails, not they."""
+        if self._writer is not None and self._reader is not None:
+            await self._writer.catch_up(session)
+
+    async def _ask(self, function: Callable[[sqlite3.Connection, str, str], T], session: str) -> T:
+        await self._catch_up(session)
+        return await self._read(function, session)
 
     async def _read(
         self,

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from streamagent.errors import LeaseLost, MessageError, StoreError, StoreReadOnly, UnsupportedBackendError
+from streamagent.errors import ConfigError, LeaseLost, MessageError, StoreError, StoreReadOnly, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.stores.sqlite import SqliteStore
 
@@ -173,6 +173,27 @@ class TestLag:
                 while not ask(path, "SELECT * FROM messages"):
                     await anyio.lowlevel.checkpoint()
 
+    async def test_flush_waits_for_fragments_that_are_being_committed(self, path):
+        async with SqliteStore(path) as store:
+            fence = await store.acquire("s")
+            store.write_soon("s", text("a"), fence=fence, lag=0)
+            with anyio.fail_after(5):
+                while not store._writer._batch:
+                    await anyio.lowlevel.checkpoint()
+            await store.flush("s")
+            assert ask(path, "SELECT content FROM messages") == [("a",)]
+
+    async def test_readers_read_on_while_fragments_cannot_be_written_and_are_not_told(self, path):
+        async with SqliteStore(path) as store, SqliteStore(path) as other:
+            fence = await store.acquire("s")
+            await store.write("s", [text("a")], fence=fence)
+            store.write_soon("s", text("late"), fence=fence, lag=LONG)
+            await other.acquire("s")
+            assert await contents(store) == ["a"]
+            assert await store.tally("s") == {("assistant", "text"): 1}
+            with pytest.raises(LeaseLost):
+                await store.flush("s")
+
     async def test_a_shorter_lag_hurries_what_waits(self, path):
         async with SqliteStore(path) as store:
             fence = await store.acquire("s")
@@ -326,6 +347,10 @@ class TestCancel:
 
 
 class TestOpening:
+    async def test_an_unknown_synchronous_is_refused(self, path):
+        with pytest.raises(ConfigError, match="'off'"):
+            SqliteStore(path, synchronous="off")
+
     async def test_a_store_that_is_not_open_says_so(self, path):
         store = SqliteStore(path)
         with pytest.raises(StoreError, match="async with"):
