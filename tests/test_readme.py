@@ -5,6 +5,7 @@ What a block asks of "openai/…" is answered by a provider on loopback.
 """
 
 import ast
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -123,3 +124,14 @@ def test_every_link_within_the_project_leads_somewhere():
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
         assert [link for link in links if not (page.parent / link).exists()] == [], page
+
+
+def test_every_name_of_the_walk_is_in_the_code():
+    walk = (ROOT / "docs" / "architecture.md").read_text()
+    names = re.findall(r"`([\w/]+)\.py:([\w.]+)`", walk)
+    assert len(names) > 30
+    for path, name in names:
+        value = importlib.import_module(f"streamagent.{path.removesuffix('/__init__').replace('/', '.')}")
+        for part in name.split("."):
+            assert hasattr(value, part), f"{path}.py:{name}"
+            value = getattr(value, part)
