@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from streamagent.message import Message
-    from streamagent.protocols import Stream
-    from streamagent.stores.sqlite import SqliteStore
+    from streamagent.protocols import Store, Stream
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ _CONTENT, _QUERY = 50, 60  # characters of a row's content and query that are sh
 def list_sessions(*, db: Database = DEFAULT_DB, json: Json = False) -> None:
     """List the sessions, the latest modified first."""
 
-    async def work(store: SqliteStore) -> None:
+    async def work(store: Store) -> None:
         table = _table("session", "messages", "created", "modified")
         async for info in store.sessions():
             times = [time.isoformat(timespec="milliseconds") for time in (info.created_at, info.modified_at)]
@@ -51,7 +50,7 @@ def list_sessions(*, db: Database = DEFAULT_DB, json: Json = False) -> None:
 def show(session: Id, *, db: Database = DEFAULT_DB, json: Json = False) -> None:
     """Show a session's rows, also while it runs in another process."""
 
-    async def work(store: SqliteStore) -> bool:
+    async def work(store: Store) -> bool:
         from .render import print_json
 
         table = _table("#", "role", "type", "content", "query", "marks")
@@ -72,14 +71,14 @@ def show(session: Id, *, db: Database = DEFAULT_DB, json: Json = False) -> None:
 def delete(session: Id, *, db: Database = DEFAULT_DB) -> None:
     """Delete a session and all its rows."""
 
-    async def work(store: SqliteStore) -> bool:
+    async def work(store: Store) -> bool:
         return await store.delete(session)
 
     _require(_with_store(db, work, read_only=False), session, db)
     typer.echo(f"deleted {printable(session)}", err=True)
 
 
-def _with_store(db: str, work: Callable[[SqliteStore], Awaitable[T]], *, read_only: bool) -> T:
+def _with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bool) -> T:
     with exit_codes():
         import anyio
 
@@ -100,7 +99,7 @@ def _require(found: bool, session: str, db: str) -> None:
         raise fail(f"there is no session {session!r} in {db}")
 
 
-async def _messages(store: SqliteStore, session: str) -> AsyncIterator[Message]:
+async def _messages(store: Store, session: str) -> AsyncIterator[Message]:
     """Read whole messages, then what waits in the inbox."""
     from streamagent.message import fold
 
