@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
 import orjson
 
+from streamagent import exactjson
 from streamagent.errors import MessageError
 from streamagent.message import clean_text
 
 PIECE = (
     64 * 1024
 )  # bytes of UTF-8: small enough to hold hundreds at once, large enough that a hop a piece costs nothing
-
-# orjson writes NaN as null and gives integers beyond 64 bits back as floats: these spots take the exact way.
-_SUSPECT = (b"null", b"\\u0000")
-_LONG_NUMBER = re.compile("[0-9]{19}")
-_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 def encode_query(query: Mapping[str, Any] | None) -> str | None:
@@ -32,20 +27,19 @@ def encode_query(query: Mapping[str, Any] | None) -> str | None:
     """
     if query is None:
         return None
+    with suppress(ValueError):  # half a surrogate pair among others: the second try tells them apart
+        data = exactjson.dumps(query)
+        if b"\\u0000" not in data:
+            return data.decode()
     try:
-        data = orjson.dumps(query, default=_mapping, option=_STRICT)
-    except TypeError:
-        return _encode_exactly(query)
-    if any(mark in data for mark in _SUSPECT):
-        return _encode_exactly(query)
-    return data.decode()
+        return exactjson.dumps(_clean(query)).decode()
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"a query is JSON, which cannot hold this one: {error}: {reprlib.repr(query)}") from error
 
 
 def decode_query(text: str | None) -> dict[str, Any] | None:
     """Read what `encode_query` wrote."""
-    if text is None:
-        return None
-    value: dict[str, Any] = json.loads(text) if _LONG_NUMBER.search(text) else orjson.loads(text)
+    value: dict[str, Any] | None = None if text is None else exactjson.loads(text)
     return value
 
 
@@ -56,29 +50,12 @@ def merge_queries(first: str | None, second: str | None) -> str | None:
     return encode_query({**(decode_query(first) or {}), **(decode_query(second) or {})})
 
 
-def _encode_exactly(query: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(_plain(query), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise MessageError(
-            f"a message's query is JSON, which cannot hold this one: {error}: {reprlib.repr(query)}"
-        ) from error
-
-
-def _plain(value: Any) -> Any:
+def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
-            raise TypeError("the keys of an object are strings")
-        return {clean_text(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _mapping(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def check_name(what: str, name: str | None) -> None:

@@ -92,7 +92,7 @@ def _to_message(session: str, values: Sequence[Any]) -> Message:
         role=role,
         type=type_,
         content=content,
-        query=None if query is None else decode_query(query),
+        query=decode_query(query),
         more=state == "open",
         attempt=attempt,
         created_at=decode_time(created_at),
