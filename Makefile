@@ -29,7 +29,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)/dev
 	for name in sessions chunk_burst chunk_paced stage_cost; do $(BIN)/python -m benchmarks $$name || exit 1; done

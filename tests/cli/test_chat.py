@@ -9,8 +9,11 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from streamagent.cli.chat import _prompts
 
 from .programs import INTERRUPTED_STORY, command, environment, invoke, rows, types, write_slow_recording
 
@@ -59,6 +62,15 @@ def test_an_interrupt_at_the_prompt_leaves(monkeypatch):
 
     monkeypatch.setattr("builtins.input", press)
     assert invoke("chat").exit_code == 130
+
+
+def test_on_a_terminal_there_is_a_prompt(monkeypatch):
+    terminal = SimpleNamespace(isatty=lambda: True)
+    shown = []
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr("builtins.input", lambda prompt: shown.append(prompt) or "/exit")
+    assert (list(_prompts()), shown) == ([], ["> "])
 
 
 class Terminal:

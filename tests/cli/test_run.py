@@ -1,12 +1,16 @@
 """`streamagent run`, in this process."""
 
+import io
 import json
+import runpy
 from pathlib import Path
 
 import pytest
+import typer
 
-from streamagent import ConfigError
+from streamagent import ConfigError, ModelError
 from streamagent.cli.escape import printable, shorten
+from streamagent.cli.exits import exit_codes
 from streamagent.cli.target import load_target
 
 from .programs import INTERRUPTED_STORY, PIPELINES, invoke, types
@@ -203,6 +207,19 @@ def test_a_short_result_is_shown_itself():
         "agent = Agent(tools=[stock])\n"
     )
     assert invoke("run", "short.py", "mugs", "--session", "a").stderr == '→ stock {"product":"mugs"}\n← 15\n'
+
+
+def test_the_module_is_the_program(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["streamagent", "run", "hello there"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("streamagent.cli", run_name="__main__")
+    assert capsys.readouterr().out == f"{ANSWER}\n"
+
+
+def test_output_that_is_no_file_will_do(monkeypatch):
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    with pytest.raises(typer.Exit), exit_codes():
+        raise ModelError("broken", kind="protocol")
 
 
 def test_version_and_help():
