@@ -1,6 +1,7 @@
 """`streamagent sessions`."""
 
 import json
+import re
 from pathlib import Path
 
 import anyio
@@ -118,3 +119,12 @@ def test_delete_removes_one_session():
     assert invoke("sessions", "delete", "a").exit_code == 0
     assert invoke("sessions", "show", "a").exit_code == 1
     assert len(rows("b")) == 3
+
+
+def test_on_a_terminal_the_table_fits_its_width(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "70")
+    invoke("run", str(PIPELINES / "catalog.py"), "Read products.json", "--session", "a")
+    shown = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines("show", "a")]
+    assert len(shown) == 7
+    assert {len(line) for line in shown} == {70}
