@@ -66,6 +66,7 @@ async def test_calls_that_were_running_are_closed_in_their_order(tmp_path):
     assert kinds == ["text", "tool_call", "tool_call", "tool_result", "tool_result", "text"]
 
 
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"])
 async def test_five_hundred_sessions_with_tools_in_one_file(tmp_path):
     """Done when: gapless sequences, every call paired."""
 

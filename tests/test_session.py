@@ -542,6 +542,7 @@ async def test_history_reads_from_any_sequence():
         assert [m.sequence async for m in session.history(after=1)] == [2, 3]
 
 
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True}), ("trio", {})], ids=["uvloop", "trio"])
 async def test_five_hundred_sessions_share_one_agent_without_mixing():
     """I1, I2, T60."""
 
