@@ -203,10 +203,8 @@ async def open_pipeline(
 
 
 def raise_single(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """Raise the only exception of a group, or the group when it holds several."""
+    """Raise the only exception of a group, or the innermost group that holds several."""
     inner: BaseException = group
     while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
         inner = inner.exceptions[0]
-    if inner is group:
-        raise group
     raise inner from inner.__cause__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyio import BrokenResourceError, create_memory_object_stream
+from anyio import create_memory_object_stream
 from anyio.streams.memory import MemoryObjectSendStream
 
 from streamagent.message import Message
@@ -47,7 +47,5 @@ async def _pump(stream: Stream, outbox: MemoryObjectSendStream[Message | _Failed
         try:
             async for message in stream:
                 await outbox.send(message)
-        except BrokenResourceError:
-            return  # the reader left
         except Exception as error:  # noqa: BLE001 - foreign code upstream; it is raised again where it is read
             await outbox.send(_Failed(error))
