@@ -26,7 +26,7 @@ test: $(VENV)/dev $(VENV)/model
 
 check: lint test
 
-lint: $(VENV)/dev
+lint: $(VENV)/dev $(VENV)/model
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy

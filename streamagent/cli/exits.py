@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 
 import typer
 
@@ -21,7 +22,7 @@ def exit_codes() -> Iterator[None]:
     from streamagent.errors import ConfigError, StreamAgentError
 
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that has not all characters
     try:
         yield
