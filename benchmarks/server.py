@@ -85,11 +85,11 @@ def _chunk(delta: dict[str, Any] | None, *, finish_reason: str | None = None, us
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
     return orjson.dumps(
         {
-            "id": "chatcmpl-8a1c5",
+            "id": "cmpl-8a1",
             "object": "chat.completion.chunk",
             "created": 1750000000,
             "model": MODEL,
-            "system_fingerprint": "fp_07871e2ad8",
+            "system_fingerprint": "fp_078",
             "choices": [] if delta is None else [choice],
             "usage": usage,
         }
