@@ -24,7 +24,7 @@ from .message import Message as Message
 from .message import fold as fold
 from .message import merge as merge
 from .message import split as split
-from .models import resolve as resolve
+from .models import get_model as get_model
 from .pipeline import Pipeline as Pipeline
 from .pipeline import open_pipeline as open_pipeline
 from .protocols import Model as Model

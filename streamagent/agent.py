@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import replace
 from os import PathLike
-from typing import Any, cast
+from typing import Any
 
 from .errors import ConfigError
 from .message import new_id
-from .models import resolve
+from .models import get_model
 from .pipeline import Pipeline
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Store, Tool
 from .run import Plan
@@ -60,7 +60,7 @@ class Agent:
         self.tools: tuple[Tool, ...] = tuple(map(_as_tool, tools))
         self.store: Store = open_store(store)
         self.plan = Plan(
-            model=resolve(model),
+            model=get_model(model),
             pipeline=pipeline or Pipeline(reply=[tool_dispatch(self.tools), persist()]),
             tools=tuple(tool.spec for tool in self.tools),
             system=system,
@@ -97,7 +97,7 @@ class Agent:
         """
         other = copy(self)
         if model is not None:
-            other.plan = replace(self.plan, model=resolve(model))
+            other.plan = replace(self.plan, model=get_model(model))
         if store is not None:
             other.store = open_store(store)
         return other
@@ -130,4 +130,6 @@ class Agent:
 
 def _as_tool(item: Tool | Callable[..., Any]) -> Tool:
     """Take a tool as it is, and make one of a function."""
-    return cast("Tool", item) if hasattr(item, "spec") else as_tool(item)
+    found: Any = item
+    made: Tool = found if hasattr(item, "spec") else as_tool(found)
+    return made

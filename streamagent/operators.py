@@ -15,8 +15,8 @@ pipeline prints well, and the way back::
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterable, Callable
+from typing import TYPE_CHECKING, Any, cast
 
 from .errors import ConfigError
 from .protocols import Source, Stage, Stream
@@ -41,11 +41,10 @@ def pipe(operator: str, /, *args: Any, **options: Any) -> Stage:
     found = getattr(operators, operator, None)
     if operator.startswith("_") or not callable(found):
         raise ConfigError(f"aiostream.pipe has no operator {operator!r}")
-    apply = found(*args, **options)
+    apply = cast("Callable[[Stream], Source]", found(*args, **options))
 
     def stage(stream: Stream) -> Source:
-        link: Source = apply(stream)
-        return link
+        return apply(stream)
 
     return named(stage, f"{operator}({', '.join(_arguments(args, options))})")
 

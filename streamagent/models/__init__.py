@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 from streamagent.errors import ConfigError
 from streamagent.protocols import Model
+
+from .base import ModelBase
 
 _EXAMPLES = "'mock', 'local', 'replay:session.jsonl', 'openai/gpt-5-mini' or 'anthropic:claude-sonnet-4-5'"
 
 
-def resolve(model: str | Model) -> Model:
+@overload
+def get_model(model: str) -> ModelBase: ...
+@overload
+def get_model(model: Model) -> Model: ...
+def get_model(model: str | Model) -> Model:
     """Return the model of a name; a model itself is returned as it is.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from streamagent.message import Message
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream, ToolSpec
@@ -77,7 +77,7 @@ async def _context(prompt: Input) -> AsyncIterator[Message]:
         async for item in prompt:
             yield _message(item)
     elif isinstance(prompt, str | Message | Mapping):
-        yield _message(prompt)
+        yield _message(cast("str | Item", prompt))
     else:
         for item in prompt:
             yield _message(item)

@@ -28,18 +28,19 @@ class Unfit(Exception):
     """Nothing simple fits the schema."""
 
 
-def example_arguments(schema: Schema, prompt: str) -> dict[str, Any] | None:
+def example_arguments(schema: Schema, prompt: str, *, hints: str = "") -> dict[str, Any] | None:
     """Fill the required parameters of a tool.
 
     Args:
         schema: The tool's parameters, JSON Schema.
         prompt: Where texts and numbers are taken from.
+        hints: Where a file's or another name is looked for that the prompt does not have.
 
     Returns:
         The arguments, or `None` when nothing simple fits.
     """
     try:
-        return _object(schema, _Source(schema, prompt), 0)
+        return _object(schema, _Source(schema, prompt, hints), 0)
     except Unfit:
         return None
 
@@ -68,9 +69,9 @@ def content_words(text: str) -> str:
 class _Source:
     """Where references and values are looked up."""
 
-    def __init__(self, root: Schema, prompt: str) -> None:
+    def __init__(self, root: Schema, prompt: str, hints: str) -> None:
         self._root = root
-        self.word = key_phrase(prompt) or content_words(prompt) or "text"
+        self.word = key_phrase(prompt) or key_phrase(hints) or content_words(prompt) or "text"
         numbers = [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", prompt)]
         self._numbers = iter(numbers)
 

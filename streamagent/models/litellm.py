@@ -116,7 +116,8 @@ def _litellm() -> Any:
     import litellm
 
     litellm.suppress_debug_info = True
-    litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # the assembler has the same rule, and does not raise
+    # The assembler has the same rule, and does not raise.
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # pyright: ignore[reportPrivateImportUsage]
     return litellm
 
 

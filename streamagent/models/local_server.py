@@ -6,11 +6,13 @@ so it never outlives its parent. With `--tools` the chat template makes the mode
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 _SLOTS = 8  # requests at the same time; more of them queue
 _CONTEXT = 2_048  # tokens of each slot
@@ -26,8 +28,7 @@ def model_file() -> Path | None:
 
 def main() -> None:
     """Load the model, say where it listens, and serve until standard input ends."""
-    import xllamacpp
-
+    xllamacpp: Any = importlib.import_module("xllamacpp")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     params = xllamacpp.CommonParams()
     params.model.path = str(model_file())

@@ -65,8 +65,9 @@ class MockModel(ChunkModel):
 def _call(request: Request, prompt: str) -> tuple[str, dict[str, Any]] | None:
     if request.settings.tool_choice == "none":
         return None
+    system = " ".join(_text(entry) for entry in request.messages if entry.get("role") == "system")
     for tool in request.tools:
-        arguments = example_arguments(tool.parameters, prompt)
+        arguments = example_arguments(tool.parameters, prompt, hints=system)
         if arguments is not None and request.settings.tool_choice in (None, "auto", "required", tool.name):
             return tool.name, arguments
     return None

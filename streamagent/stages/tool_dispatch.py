@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from anyio import BrokenResourceError, create_memory_object_stream, move_on_after
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -41,9 +42,8 @@ def tool_dispatch(offered: Iterable[Tool] = (), /) -> Stage:
                 while batch.calls and message.is_final:  # the turn does not go on: its stop is the last word
                     yield await batch.next_result()
                 yield message
-                if message.type == "tool_call" and not message.more:
-                    batch.calls.append(message)
-                    run.tasks.start_soon(_execute, message, tools, run, outbox.clone())
+                if message.type == "tool_call" and (call := batch.complete(message)):
+                    run.tasks.start_soon(_execute, call, tools, run, outbox.clone())
                 while batch.calls and message.type == "stop":
                     yield await batch.next_result()
             while batch.calls:
@@ -69,6 +69,17 @@ class _Batch:
         self.calls: deque[Message] = deque()
         self._inbox = inbox
         self._early: dict[str, Message] = {}
+        self._opened: dict[str, str] = {}
+
+    def complete(self, fragment: Message) -> Message | None:
+        """Return the call that a fragment completes, with as much of its arguments' text as a model is shown again."""
+        content = (self._opened.pop(fragment.id, "") + fragment.content)[:RAW_SHOWN]
+        if fragment.more:
+            self._opened[fragment.id] = content
+            return None
+        call = replace(fragment, content=content)
+        self.calls.append(call)
+        return call
 
     async def next_result(self) -> Message:
         """Wait for the result of the oldest call."""
@@ -104,7 +115,7 @@ async def _output(call: Message, tools: Mapping[str, Tool], run: RunContext) -> 
         known = ", ".join(sorted(tools)) or "none"
         return error_output(ToolError(f"Tool {query.get('tool')!r} not found. Available tools: {known}."))
     if invalid := query.get("invalid"):
-        return error_output(ToolError(_REFUSED.get(invalid, invalid).format(raw=call.content[:RAW_SHOWN])))
+        return error_output(ToolError(_REFUSED.get(invalid, "Not executed: {raw}").format(raw=call.content)))
     context = ToolContext(
         session=run.session,
         call_id=query.get("id", call.id),

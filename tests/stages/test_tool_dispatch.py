@@ -1,6 +1,7 @@
 """tool_dispatch: every call gets one result, whatever becomes of it."""
 
 import threading
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -71,6 +72,18 @@ async def test_a_call_that_must_not_run_says_why(invalid, says):
     assert is_error
     assert says in content
     assert not ran
+
+
+async def test_unreadable_arguments_that_came_in_fragments_are_shown_again_up_to_a_limit():
+    asked = {"tool": "stock", "id": "c1", "args": None, "invalid": "bad_json"}
+    opening = Message(type="tool_call", query={"tool": "stock", "id": "c1"}, more=True)
+    pieces = [replace(opening, query=None, content=piece) for piece in ('{"a', "x" * 3000)]
+    seen = await check_stage(
+        tool_dispatch([stock]),
+        [opening, *pieces, Message(id=opening.id, type="tool_call", query=asked), Message.stop("tool_calls")],
+    )
+    assert seen[-1].content.endswith("Received: " + ('{"a' + "x" * 3000)[:2000])
+    assert seen[-1].query["call"] == opening.id
 
 
 async def test_braces_in_the_arguments_do_not_disturb_the_text():
