@@ -9,11 +9,12 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
+from .calls import Tool
 from .errors import ConfigError
 from .message import new_id
 from .models import get_model
 from .pipeline import Pipeline
-from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Store, Tool
+from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Store
 from .run import Plan
 from .runtime import Runtime
 from .session import Session

@@ -10,9 +10,10 @@ from typing import Any
 from anyio import CancelScope, Event, move_on_after
 from anyio.abc import TaskGroup
 
+from .calls import ToolSpec
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain, Pipeline
-from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream, ToolSpec
+from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

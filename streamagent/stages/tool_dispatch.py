@@ -11,10 +11,11 @@ from dataclasses import replace
 from anyio import BrokenResourceError, create_memory_object_stream, move_on_after
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from streamagent._core.output import Output, error_output, render
+from streamagent._core.output import error_output, render
+from streamagent.calls import Output, Tool, ToolContext
 from streamagent.errors import ConfigError, ToolError
 from streamagent.message import Message
-from streamagent.protocols import RunContext, Stage, Stream, Tool, ToolContext
+from streamagent.protocols import RunContext, Stage, Stream
 
 
 def tool_dispatch(offered: Iterable[Tool] = (), /) -> Stage:

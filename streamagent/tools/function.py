@@ -10,9 +10,9 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from streamagent._core.output import Capped, Output, describe, text_of
+from streamagent._core.output import Capped, describe, text_of
+from streamagent.calls import Output, ToolContext, ToolSpec
 from streamagent.errors import ConfigError, ToolError
-from streamagent.protocols import ToolContext, ToolSpec
 
 from .docstring import parse_docstring
 from .json_schema import check_object, from_schema

@@ -9,9 +9,8 @@ from contextvars import ContextVar
 import anyio
 import pytest
 
-from streamagent._core.output import Output
+from streamagent.calls import Output, ToolContext
 from streamagent.errors import ConfigError, InvalidArguments, ToolError
-from streamagent.protocols import ToolContext
 from streamagent.tools.function import TIMEOUT, FunctionTool, tool
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
