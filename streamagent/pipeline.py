@@ -88,8 +88,12 @@ def describe(stage: Any) -> str:
     # The options of a factory are the free variables of the function that it returned.
     cells = zip(stage.__code__.co_freevars, stage.__closure__ or (), strict=True)
     values = [(variable, cell.cell_contents) for variable, cell in cells]
-    shown = ", ".join(f"{variable}={_short(value)}" for variable, value in values if not callable(value))
+    shown = ", ".join(f"{variable}={_short(value)}" for variable, value in values if not _is_left_out(value))
     return f"{factory}({shown})"
+
+
+def _is_left_out(value: Any) -> bool:
+    return value is None or value is False or callable(value)
 
 
 def _short(value: Any) -> str:

@@ -69,6 +69,8 @@ def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message]) ->
 
 def _cut(message: Message, cause: Cause) -> Message:
     query = {**(message.query or {}), "cut": cause}
+    if message.type == "tool_result":
+        query |= {"is_error": True}
     if message.type == "tool_call":
         query |= {"args": None, "invalid": "truncated"}
     return replace(message, content="", query=query, more=False, sequence=None)

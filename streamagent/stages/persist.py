@@ -31,7 +31,7 @@ def persist(*, lag_ms: float = 50, lag_bytes: int = 4096) -> Stage:
         store, session, fence = run.store, run.session, run.fence
         lag = lag_ms / 1000
         async for message in stream:
-            if message.sequence is not None:  # stored already: a prompt from the inbox, a row of recovery
+            if message.sequence is not None or message.type == "progress":  # a row already, or nothing that lasts
                 yield message
             elif lag and (message.more or message.type in LAGGED):
                 waiting = store.write_soon(session, message, fence=fence, lag=lag)
