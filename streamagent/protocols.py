@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from .calls import ToolSpec
 from .message import Message
@@ -244,3 +244,15 @@ class RunContext(Protocol):
 
 
 Stage = Callable[[Stream], Source] | Callable[[Stream, RunContext], Source]
+Duty = Literal["dispatch", "persist"]
+
+
+def mark(stage: Stage, duty: Duty) -> Stage:
+    """Say what a stage is there for, so that a pipeline can check its place: it runs calls, or stores messages."""
+    vars(stage)["duty"] = duty
+    return stage
+
+
+def duty_of(stage: Stage) -> Duty | None:
+    """Return what a stage was marked with."""
+    return getattr(stage, "duty", None)

@@ -29,7 +29,7 @@ _STOPS: dict[Cause, dict[str, Any]] = {
     "ended": {"reason": "ended"},
     "error": {
         "reason": "error",
-        "error": {"kind": "internal", "message": "the run failed; see the log", "retryable": False},
+        "error": {"kind": "internal", "message": "the run failed; its reader got the error", "retryable": False},
     },
 }
 

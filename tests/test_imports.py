@@ -17,7 +17,7 @@ COLUMN = ["pipeline", "settle", "run", "driver", "session", "runtime"]
 LAYERS = [
     {"errors"},
     {"exactjson"},
-    {"message", "calls"},
+    {"message", "calls", "cancellation"},
     {"protocols"},
     {"_core", "reply"},
     BESIDE,

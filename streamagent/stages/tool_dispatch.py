@@ -13,7 +13,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from streamagent.calls import AfterToolCall, BeforeToolCall, ExecutionMode, Tool
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.protocols import RunContext, Stage, Stream
+from streamagent.protocols import RunContext, Stage, Stream, mark
 
 from ._execution import Execution, Options
 
@@ -80,7 +80,7 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
             while answer := await batch.next_answer():
                 yield answer
 
-    return stage
+    return mark(stage, "dispatch")
 
 
 def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
@@ -117,7 +117,7 @@ class _Batch:
 
     def take(self, message: Message) -> None:
         """Start a call that is complete; hold it until the batch is, while a tool may make that sequential."""
-        if message.type == "tool_call":
+        if message.type == "tool_call" and message.role == "assistant":
             content = (self._opened.pop(message.id, "") + message.content)[:RAW_SHOWN]
             if message.more:
                 self._opened[message.id] = content
