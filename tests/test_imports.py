@@ -17,7 +17,7 @@ COLUMN = ["pipeline", "settle", "run", "driver", "session", "runtime"]
 LAYERS = [
     {"errors"},
     {"exactjson"},
-    {"message", "calls", "cancellation"},
+    {"message", "calls", "cancellation", "waiting"},
     {"protocols"},
     {"_core", "reply"},
     BESIDE,
