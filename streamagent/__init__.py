@@ -1,7 +1,10 @@
 """Run LLM agent sessions as streams."""
 
 from .agent import Agent as Agent
+from .calls import Decision as Decision
+from .calls import Output as Output
 from .calls import Tool as Tool
+from .calls import ToolCall as ToolCall
 from .calls import ToolContext as ToolContext
 from .calls import ToolSpec as ToolSpec
 from .errors import ConfigError as ConfigError
