@@ -11,7 +11,7 @@ from .message import Message, fold
 
 _SPOKEN = frozenset({"text", "image", "file"})
 _OF_TOOLS = frozenset({"tool_result", "progress", "approval"})
-_FAILED = frozenset({"error", "aborted"})
+_SILENT = frozenset({"stop", "tool_calls"})
 # Ends of an answer whose own stop is not there: its calls ran before it, the stream ended, another attempt began.
 _RAN = Message.stop("tool_calls")
 _CUT = Message.stop("aborted")
@@ -139,17 +139,16 @@ class EventEncoder:
 
     def _stop(self, stop: Message) -> None:
         reason = (stop.query or {}).get("reason", "stop")
-        turn = self._opened() if self._turn or not self._started else None
+        turn = self._turn if self._started else self._opened()
         if turn is not None and turn.answer is None and not turn.batch:
             turn.answer = Answer(stop)
-        said_by = REASONS if turn is not None and turn.speaking else ("stop", "tool_calls")
-        self._reason = None if reason in said_by else reason
-        if turn is None:
-            return
-        turn.stopped = stop.is_final
-        if turn.speaking:
-            self._close(turn, turn.speaking, stop)
-        elif stop.is_final:
+        answer = turn and turn.speaking
+        self._reason = None if reason in (REASONS if answer else _SILENT) else reason
+        if turn is not None:
+            turn.stopped = stop.is_final
+        if turn and answer:
+            self._close(turn, answer, stop)
+        elif turn and stop.is_final:
             self._end_turn(turn)
 
     def _work(self, message: Message) -> None:
@@ -172,9 +171,8 @@ class EventEncoder:
     def _close(self, turn: _Turn, answer: Answer, stop: Message) -> None:
         """Close the answer, then say what was held; calls that a failure cut off are not even begun."""
         self._say(answer.end(stop))
-        if answer.message and answer.message["stopReason"] in _FAILED:
-            self._refused |= answer.refused
-            turn.batch.drop(answer.refused)
+        self._refused |= answer.refused
+        turn.batch.close(answer)
         held = list(turn.held.values())
         turn.held.clear()
         for message in held:

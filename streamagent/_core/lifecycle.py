@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ RESULT_BYTES: Final = 256 * 1024
 NOT_FINISHED: Final = "Operation aborted"
 _KINDS: Final[Mapping[str, str]] = {"text": "text", "reasoning": "thinking", "tool_call": "toolcall"}
 BLOCKS: Final = frozenset(_KINDS)
+_STATES: Final = ("start", "update", "end")
 
 
 def said(message: Shape) -> list[Event]:
@@ -30,15 +31,20 @@ class Answer:
 
     Args:
         first: What it begins with.
+
+    Attributes:
+        message: It, closed; `None` before.
+        index: Where the block of each message stands.
+        refused: Ids of calls that broke off.
     """
 
     def __init__(self, first: Message) -> None:
         self.attempt = first.attempt
         self.message: Shape | None = None
         self.refused: set[str] = set()
+        self.index: dict[str, int] = {}
         self._began = first.created_at
         self._fragments: list[Message] = []
-        self._index: dict[str, int] = {}
         self._open: set[str] = set()
 
     def take(self, fragment: Message) -> list[Event]:
@@ -47,7 +53,7 @@ class Answer:
         Raises:
             MessageError: Its message was closed already.
         """
-        if fragment.id in self._index and fragment.id not in self._open:
+        if fragment.id in self.index and fragment.id not in self._open:
             raise MessageError(f"message {fragment.id} was closed already; nothing can follow its last fragment")
         started = [] if self._fragments else [Event(type="message_start", message=self._partial())]
         if is_refused(fragment):
@@ -55,14 +61,16 @@ class Answer:
         return started + [self._update(step, piece) for step, piece in self._steps(fragment)]
 
     def end(self, stop: Message) -> list[Event]:
-        """Close it."""
+        """Close it; `refused` keeps its calls that a failure cut off, to which no result is shown."""
         self.message = assistant_message(self._began, self._fragments, stop)
+        if "errorMessage" not in self.message:
+            self.refused.clear()
         started = [] if self._fragments else [Event(type="message_start", message=self.message)]
         return [*started, Event(type="message_end", message=self.message)]
 
     def _steps(self, fragment: Message) -> Iterator[tuple[str, Message]]:
-        if fragment.id not in self._index:
-            self._index[fragment.id] = len(self._index)
+        if fragment.id not in self.index:
+            self.index[fragment.id] = len(self.index)
             self._open.add(fragment.id)
             yield "start", replace(fragment, content="", more=True)
         if fragment.content:
@@ -74,14 +82,14 @@ class Answer:
     def _update(self, step: str, piece: Message) -> Event:
         self._fragments.append(piece)
         partial = self._partial()
-        index = self._index[piece.id]
-        said: dict[str, Any] = {"type": f"{_KINDS[piece.type]}_{step}", "contentIndex": index}
+        index = self.index[piece.id]
+        update: dict[str, Any] = {"type": f"{_KINDS[piece.type]}_{step}", "contentIndex": index, "partial": partial}
         if step == "delta":
-            said["delta"] = piece.content
+            update["delta"] = piece.content
         elif step == "end":
             whole = partial["content"][index]
-            said |= {"toolCall": whole} if piece.type == "tool_call" else {"content": whole[whole["type"]]}
-        return Event(type="message_update", message=partial, assistant_message_event={**said, "partial": partial})
+            update |= {"toolCall": whole} if piece.type == "tool_call" else {"content": whole[whole["type"]]}
+        return Event(type="message_update", message=partial, assistant_message_event=update)
 
     def _partial(self) -> Partial:
         return Partial(self._began, self._fragments)
@@ -128,7 +136,7 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _Result:
     """A result message, as far as it came."""
 
     query: dict[str, Any] = field(default_factory=dict)
@@ -145,7 +153,7 @@ class Batch:
     def __init__(self) -> None:
         self.results: list[Shape] = []
         self._calls: dict[str, _Call] = {}
-        self._answers: dict[str, _Answer] = {}
+        self._opened: dict[str, _Result] = {}
         self._announced = False
         self._sequential = False
 
@@ -166,10 +174,10 @@ class Batch:
         """
         self._calls[key] = _Call(call["id"] or "", call["name"] or "", call["arguments"])
 
-    def drop(self, keys: Iterable[str]) -> None:
-        """Forget calls that nobody will answer."""
-        for key in keys:
-            self._calls.pop(key, None)
+    def close(self, answer: Answer) -> None:
+        """Put the calls in the order of the answer, without those that its failure cut off."""
+        left = sorted(self._calls.keys() - answer.refused, key=answer.index.__getitem__)
+        self._calls = {key: self._calls[key] for key in left}
 
     def take(self, message: Message) -> list[Event]:
         """Take what is said of a call: a result or a piece of one, progress, a request to approve it."""
@@ -181,11 +189,11 @@ class Batch:
         return self._progress(message, query) if message.type == "progress" else self._result(message, query)
 
     def _progress(self, message: Message, query: Shape) -> list[Event]:
+        state = query.get("state")
+        if state not in _STATES or (state != "start" and query.get("call") not in self._calls):  # late, or not ours
+            return []
         self._announced = True
         self._sequential |= bool(query.get("sequential"))
-        state = query.get("state")
-        if state != "start" and query.get("call") not in self._calls:  # late, or no call of this turn
-            return []
         call = self._find(query)
         if state == "start":
             return call.start()
@@ -194,21 +202,21 @@ class Batch:
         return call.end(call.streamed + message.content, query)
 
     def _result(self, message: Message, query: Shape) -> list[Event]:
-        answer = self._answers.setdefault(message.id, _Answer())
-        answer.text.add(message.content)
-        answer.query |= query
-        if message.more and not answer.query:  # it says in a later fragment whose result it is
+        made = self._opened.setdefault(message.id, _Result())
+        made.text.add(message.content)
+        made.query |= query
+        if message.more and not made.query:  # it says in a later fragment whose result it is
             return []
-        call = self._find(answer.query)
-        text = answer.text.output().content
+        call = self._find(made.query)
+        text = made.text.output().content
         others = [] if self._announced else [other for other in self._calls.values() if not other.pending]
         started = [event for other in others for event in other.start()]
         if message.more:
             call.streamed = text
             return started + call.update(text)
-        del self._answers[message.id]
-        call.result = tool_result(replace(message, content=text, query=answer.query))
-        return started + call.end(text, answer.query)
+        del self._opened[message.id]
+        call.result = tool_result(replace(message, content=text, query=made.query))
+        return started + call.end(text, made.query)
 
     def _find(self, query: Shape) -> _Call:
         """Return the call that is meant: by its message, in old rows by the provider's id; else one not seen here."""
