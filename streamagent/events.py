@@ -64,6 +64,11 @@ class _Turn:
         """The answer that is not closed."""
         return self.answer if self.answer is not None and self.answer.message is None else None
 
+    def takes(self, fragment: Message) -> bool:
+        """Tell whether a fragment belongs to this turn; what it still waits for will not come otherwise."""
+        answer = self.speaking
+        return answer.attempt == fragment.attempt if answer else not (self.answer or self.batch)
+
     def hold(self, message: Message) -> None:
         """Keep what is said of a call until the answer is closed: three messages of progress a call at most."""
         query = message.query or {}
@@ -125,11 +130,8 @@ class EventEncoder:
             self._say(said(user_message(prompt)))
 
     def _speak(self, fragment: Message) -> None:
-        turn = self._turn
-        if turn is not None and (turn.answer or turn.batch):
-            answer = turn.speaking
-            if answer is None or answer.attempt != fragment.attempt:  # results that did not come will not
-                self._end_turn(turn, _SUPERSEDED)
+        while self._turn is not None and not self._turn.takes(fragment):
+            self._end_turn(self._turn, _SUPERSEDED)
         turn = self._opened()
         turn.answer = turn.answer or Answer(fragment)
         updates = turn.answer.take(fragment)

@@ -630,6 +630,19 @@ def test_what_pi_does_not_know_gives_nothing():
     assert encode([*others, progress("update", A), progress("odd", A)]) == []
 
 
+def test_progress_in_a_state_that_is_none_neither_starts_nor_ends_a_call():
+    assert shorts(parallel(progress("odd", A)))[6:8] == ["tool_execution_start a", "tool_execution_start b"]
+    assert shorts([*ASKED, progress("odd", A), result(A, "1"), result(B, "2")]) == shorts(
+        [*ASKED, result(A, "1"), result(B, "2")]
+    )
+
+
+def test_results_held_twice_do_not_join_a_later_answer():
+    refused = call("c", args=None, invalid="truncated")
+    better = [Message(content="15", attempt=2), stop()]
+    check_order(encode([A, refused, result(A), result(A), *better]))
+
+
 def test_a_prompt_in_pieces_is_one_message():
     lines = shorts([*split(user("How many?"), 4), stop()])
     assert lines[2:4] == ["message_start user How many?", "message_end user How many?"]
