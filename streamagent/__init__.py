@@ -26,6 +26,9 @@ from .errors import StoreSchemaError as StoreSchemaError
 from .errors import StreamAgentError as StreamAgentError
 from .errors import ToolError as ToolError
 from .errors import UnsupportedBackendError as UnsupportedBackendError
+from .events import Event as Event
+from .events import EventEncoder as EventEncoder
+from .events import events as events
 from .message import Message as Message
 from .message import fold as fold
 from .message import merge as merge

@@ -16,9 +16,7 @@ from .message import Message
 from .pipeline import Chain, Pipeline
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
 
-TASK_TIMEOUT = (
-    1.0  # seconds for background work to end when it is cancelled; a tool that does not listen is left behind
-)
+TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
