@@ -29,6 +29,9 @@ from .errors import UnsupportedBackendError as UnsupportedBackendError
 from .events import Event as Event
 from .events import EventEncoder as EventEncoder
 from .events import events as events
+from .hooks import Hooks as Hooks
+from .hooks import NextTurn as NextTurn
+from .hooks import TurnEnd as TurnEnd
 from .message import Message as Message
 from .message import fold as fold
 from .message import merge as merge
@@ -53,6 +56,7 @@ from .stages.rate_limit import rate_limit as rate_limit
 from .stages.strip_reasoning import strip_reasoning as strip_reasoning
 from .stages.think_tags import think_tags as think_tags
 from .stages.tool_dispatch import tool_dispatch as tool_dispatch
+from .stages.transform import transform as transform
 from .stages.whole import whole as whole
 from .stores.memory import MemoryStore as MemoryStore
 from .stores.sqlite import SqliteStore as SqliteStore

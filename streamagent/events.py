@@ -9,6 +9,8 @@ from ._core.lifecycle import BLOCKS, Answer, Batch, said
 from ._core.pi import REASONS, Event, Shape, user_message
 from .message import Message, fold
 
+__all__ = ["Event", "EventEncoder", "events"]
+
 _SPOKEN = frozenset({"text", "image", "file"})
 _OF_TOOLS = frozenset({"tool_result", "progress", "approval"})
 _SILENT = frozenset({"stop", "tool_calls"})
