@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from streamagent.message import Message
 from streamagent.protocols import SessionInfo, Unfinished
 
-from ._codec import PIECE, decode_query, decode_time, utf8_size
-from ._tables import PIECES, select_messages, to_row, with_content
+from ._codec import PIECE, decode_any_time, utf8_size
+from ._tables import PIECES, decode, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -83,7 +83,11 @@ def read_page(db: Connection, tenant: str, session: str, after: int, until: int)
 
 def _to_message(session: str, values: Sequence[Any]) -> Message:
     """Build a message of a row's columns; without the detour by `Row`, because a context is long."""
-    message_id, sequence, prev, role, type_, state, attempt, _, _, created_at, query, content = values
+    try:
+        query, created_at = decode(values)
+    except ValueError:
+        return to_row(values).message(session)
+    message_id, sequence, prev, role, type_, state, attempt, _, _, _, _, content = values
     return Message(
         id=message_id,
         session=session,
@@ -92,10 +96,10 @@ def _to_message(session: str, values: Sequence[Any]) -> Message:
         role=role,
         type=type_,
         content=content,
-        query=decode_query(query),
+        query=query,
         more=state == "open",
         attempt=attempt,
-        created_at=decode_time(created_at),
+        created_at=created_at,
     )
 
 
@@ -146,7 +150,7 @@ def to_info(values: tuple[str, str, str, int]) -> SessionInfo:
     """Build what `sessions` lists of its columns."""
     session, created_at, modified_at, messages = values
     return SessionInfo(
-        id=session, created_at=decode_time(created_at), modified_at=decode_time(modified_at), messages=messages
+        id=session, created_at=decode_any_time(created_at), modified_at=decode_any_time(modified_at), messages=messages
     )
 
 
