@@ -56,7 +56,7 @@ def tokens_of(query: Mapping[str, Any]) -> float | None:
 
 def _total(usage: Mapping[str, Any]) -> float | None:
     for names in (("total_tokens",), ("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")):
-        counts = [usage[name] for name in names if is_count(usage.get(name))]
+        counts: list[float] = [usage[name] for name in names if is_count(usage.get(name))]
         if counts:
             return sum(counts)
     return None

@@ -114,7 +114,7 @@ class _Account:
     def take(self, message: Message) -> Message | None:
         """Return what is passed on for a message: it, nothing, or the stop that ends the run."""
         if message.type == "stop":
-            return self._close(self._priced(message))
+            return self._close(message)
         if self._counts.passes(message):
             return message
         return self.stop("tool_calls") if self._counts.ends(message) else None
@@ -125,7 +125,9 @@ class _Account:
         return limit_stop("budget", {name: self._limits[name], "scope": self._scope}, last)
 
     def _close(self, stop: Message) -> Message:
-        self._used += usage_of("stop", stop.query)
+        if usage_of("stop", stop.query).turns:
+            stop = self._priced(stop)
+            self._used += usage_of("stop", stop.query)
         name = self._counts.refused or (None if stop.is_final else self.used_up())
         return self.stop(name, stop) if name else stop
 
