@@ -208,7 +208,7 @@ def listed(name):
     ("model", "name"), [("openai/gpt-4o-mini", "gpt-4o-mini"), ("gemini/gemini-2.5-flash", "gemini/gemini-2.5-flash")]
 )
 async def test_a_price_is_that_of_the_price_map(model, name):
-    assert await LiteLLMModel(model).price(USED) == listed(name) > 0
+    assert await LiteLLMModel(model).price(USED) == listed(name)
 
 
 @pytest.mark.parametrize(("model", "price"), [("ollama/llama3", 0.0), ("openai/test", None)])
