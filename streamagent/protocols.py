@@ -118,6 +118,34 @@ class Unfinished:
         return not self.open and not self.calls and (self.last is None or self.last.is_final)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What model turns took, summed up.
+
+    Args:
+        turns: Answers of a model, also failed and cut ones.
+        tool_calls: Calls that it made.
+        tokens: Tokens, as providers count them.
+        cost: Money, in the currency of whoever priced it (US dollars in LiteLLM's price map).
+        uncounted: Turns whose tokens nobody counted; they stand in `tokens` as 0.
+    """
+
+    turns: int = 0
+    tool_calls: int = 0
+    tokens: float = 0
+    cost: float = 0.0
+    uncounted: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            turns=self.turns + other.turns,
+            tool_calls=self.tool_calls + other.tool_calls,
+            tokens=self.tokens + other.tokens,
+            cost=self.cost + other.cost,
+            uncounted=self.uncounted + other.uncounted,
+        )
+
+
 class Store(AbstractAsyncContextManager["Store"], Protocol):
     """Where sessions live. Every method is safe to call from many tasks at once.
 
@@ -200,6 +228,15 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
 
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type)."""
+        ...
+
+    async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
+        """Sum up what the stored turns took, from their stops and calls.
+
+        Args:
+            session: The session; `None` for all of the tenant's.
+            since: Count what was made at this time or later; `None` for everything.
+        """
         ...
 
     def sessions(self) -> AsyncGenerator[SessionInfo, None]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from streamagent._core.usage import usage_of
 from streamagent.message import Message
-from streamagent.protocols import SessionInfo, Unfinished
+from streamagent.protocols import SessionInfo, Unfinished, Usage
 
-from ._codec import PIECE, decode_any_time, utf8_size
+from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
 from ._tables import PIECES, decode, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
@@ -28,6 +30,13 @@ _TALLY = """
     SELECT role, type, count(*) FROM messages
     WHERE tenant = ? AND session = ? AND sequence IS NOT NULL GROUP BY role, type
 """
+_SPENT = "sequence IS NOT NULL AND role = 'assistant' AND type IN ('tool_call', 'stop') AND messages.created_at >= ?"
+_USAGE = f"SELECT type, query FROM messages WHERE tenant = ? AND session = ? AND {_SPENT}"  # noqa: S608 - constants only
+# Session by session, by the index of their sequences: one that was not modified since then has nothing to count.
+_USAGE_OF_ALL = f"""
+    SELECT type, query FROM leases CROSS JOIN messages USING (tenant, session)
+    WHERE tenant = ? AND leases.modified_at >= ? AND {_SPENT}
+"""  # noqa: S608 - constants only
 _SESSIONS = """
     SELECT session, created_at, modified_at, head FROM leases
     WHERE tenant = ? AND modified_at IS NOT NULL AND (modified_at, session) < (?, ?)
@@ -139,6 +148,17 @@ def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:
 def read_tally(db: Connection, tenant: str, session: str) -> dict[tuple[str, str], int]:
     """Count messages by role and type."""
     return {(role, type_): number for role, type_, number in db.execute(_TALLY, (tenant, session))}
+
+
+def read_usage(db: Connection, tenant: str, session: str | None, since: datetime | None) -> Usage:
+    """Sum up stops and calls that were made at a time or later; of one session, or of all when it is `None`."""
+    start = "" if since is None else encode_time(as_utc(since))
+    spent = Usage()
+    for type_, query in db.execute(
+        _USAGE_OF_ALL if session is None else _USAGE, (tenant, start if session is None else session, start)
+    ):
+        spent += usage_of(type_, decode_query(query) if type_ == "stop" else None)
+    return spent
 
 
 def read_sessions(db: Connection, tenant: str, before: tuple[str, str]) -> list[tuple[str, str, str, int]]:

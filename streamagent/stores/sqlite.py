@@ -6,11 +6,12 @@ import os
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from streamagent.errors import ConfigError, StoreCorrupt, StoreError, StoreReadOnly, UnsupportedBackendError
 from streamagent.message import Message
-from streamagent.protocols import SessionInfo, Store, Stream, Unfinished
+from streamagent.protocols import SessionInfo, Store, Stream, Unfinished, Usage
 
 from ._codec import check_name
 from ._ledger import Ledger, Row, add_fragment
@@ -21,6 +22,7 @@ from ._queries import (
     read_sessions,
     read_tally,
     read_unfinished,
+    read_usage,
     to_info,
 )
 
@@ -201,6 +203,11 @@ class SqliteStore(Store):
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type); see `Store`."""
         return await self._ask(read_tally, session)
+
+    async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
+        """Sum up what the stored turns took; see `Store`."""
+        check_name("session", session)
+        return await self._call(read_usage, self.tenant, session, since)  # stops and calls never wait for a lag
 
     async def sessions(self) -> AsyncGenerator[SessionInfo, None]:
         """List the sessions, the latest modified first; one that is modified meanwhile may be left out."""
