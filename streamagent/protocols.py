@@ -38,6 +38,7 @@ class ModelSettings:
         tool_choice: `auto`, `none`, `required`, or a tool's name.
         reasoning_effort: `minimal`, `low`, `medium` or `high`.
         idle_timeout: Longest silence between two events of the provider, in seconds.
+        timeout: Longest time for the whole call, with its retries, in seconds.
         retries: How often a call is repeated while nothing was yielded.
         think_tags: Take a leading `<think>` block of the text as reasoning.
         starts_in_think: The model's template has opened the think block already.
@@ -52,6 +53,7 @@ class ModelSettings:
     tool_choice: str | None = None
     reasoning_effort: str | None = None
     idle_timeout: float = 120.0
+    timeout: float = 600.0
     retries: int = 3
     think_tags: bool = False
     starts_in_think: bool = False

@@ -19,7 +19,7 @@ from streamagent.calls import ToolSpec
 from streamagent.message import Message
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
 
-from .attempt import Attempt, Chunks
+from .attempt import Attempt, Chunks, Limits
 from .base import ModelBase
 from .retry import RetryPolicy
 
@@ -59,6 +59,13 @@ class ChunkModel(ModelBase):
         self._retry = retry or RetryPolicy()
         self._sleep = sleep
 
+    async def prepare(self) -> None:
+        """Get ready to ask, before each request: for what takes its time here, and not at the provider.
+
+        Raises:
+            ModelError: It cannot be asked.
+        """
+
     @abstractmethod
     def chunks(self, request: Request) -> Chunks:
         """Ask the provider once.
@@ -87,6 +94,7 @@ class ChunkModel(ModelBase):
             Fragments, then a `stop`; its `query.attempts` tells of the attempts that failed unseen, its `query.cost`
             what all of them cost, if `price` can tell.
         """
+        limits = _limits(settings, deadline)
         builder = RequestBuilder(profile_for(self.name))
         async for message in context:
             builder.add(message)
@@ -94,7 +102,7 @@ class ChunkModel(ModelBase):
         failures: list[Mapping[str, Any]] = []
         wait: float | None = 0.0
         while wait is not None:
-            attempt = self._attempt(request, len(failures) + 1, deadline)
+            attempt = self._attempt(request, len(failures) + 1, limits)
             try:
                 while not attempt.ended:
                     for message in await attempt.step():
@@ -123,7 +131,7 @@ class ChunkModel(ModelBase):
         known = [price for price in prices if price is not None]
         return replace(stop, query={**query, "cost": sum(known)} if known else query)
 
-    def _attempt(self, request: Request, number: int, deadline: float) -> Attempt:
+    def _attempt(self, request: Request, number: int, limits: Limits) -> Attempt:
         settings = request.settings
         assembler = Assembler(
             tools=[tool.name for tool in request.tools],
@@ -132,8 +140,16 @@ class ChunkModel(ModelBase):
             think_tags=settings.think_tags,
             starts_in_think=settings.starts_in_think,
         )
-        delay = partial(replace(self._retry, retries=settings.retries).delay, number, deadline=deadline)
-        return Attempt(self.chunks(request), assembler, delay=delay, idle=settings.idle_timeout, deadline=deadline)
+        delay = partial(replace(self._retry, retries=settings.retries).delay, number, deadline=limits.deadline)
+        return Attempt(self.prepare, self.chunks(request), assembler, delay=delay, limits=limits)
+
+
+def _limits(settings: ModelSettings, deadline: float) -> Limits:
+    end = anyio.current_time() + settings.timeout
+    if deadline <= end:
+        return Limits(idle=settings.idle_timeout, deadline=deadline, late="the provider was not ready at the deadline")
+    late = f"the answer took longer than the {settings.timeout:g} s of ModelSettings.timeout"
+    return Limits(idle=settings.idle_timeout, deadline=end, late=late)
 
 
 def tool_list(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
