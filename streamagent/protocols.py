@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from .calls import ToolSpec
 from .message import Message
@@ -111,6 +120,34 @@ class Unfinished:
         return not self.open and not self.calls and (self.last is None or self.last.is_final)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What model turns took, summed up.
+
+    Args:
+        turns: Answers of a model, also failed and cut ones.
+        tool_calls: Calls that it made.
+        tokens: Tokens, as providers count them.
+        cost: Money, in the currency of whoever priced it (US dollars in LiteLLM's price map).
+        uncounted: Turns whose tokens nobody counted; they stand in `tokens` as 0.
+    """
+
+    turns: int = 0
+    tool_calls: int = 0
+    tokens: float = 0
+    cost: float = 0.0
+    uncounted: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            turns=self.turns + other.turns,
+            tool_calls=self.tool_calls + other.tool_calls,
+            tokens=self.tokens + other.tokens,
+            cost=self.cost + other.cost,
+            uncounted=self.uncounted + other.uncounted,
+        )
+
+
 class Store(AbstractAsyncContextManager["Store"], Protocol):
     """Where sessions live. Every method is safe to call from many tasks at once.
 
@@ -168,8 +205,10 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return the messages that wait, oldest first."""
         ...
 
-    async def admit(self, session: str, *, fence: int, limit: int = 1) -> list[Message]:
-        """Give the oldest waiting messages their sequence and return them."""
+    async def admit(
+        self, session: str, *, fence: int, limit: int = 1, ids: Collection[str] | None = None
+    ) -> list[Message]:
+        """Give the oldest waiting messages their sequence and return them; with `ids`, only these messages."""
         ...
 
     async def unfinished(self, session: str) -> Unfinished:
@@ -191,6 +230,15 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
 
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type)."""
+        ...
+
+    async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
+        """Sum up what the stored turns took, from their stops and calls.
+
+        Args:
+            session: The session; `None` for all of the tenant's.
+            since: Count what was made at this time or later; `None` for everything.
+        """
         ...
 
     def sessions(self) -> AsyncGenerator[SessionInfo, None]:
@@ -246,3 +294,15 @@ class RunContext(Protocol):
 
 
 Stage = Callable[[Stream], Source] | Callable[[Stream, RunContext], Source]
+Duty = Literal["dispatch", "persist"]
+
+
+def mark(stage: Stage, duty: Duty) -> Stage:
+    """Say what a stage is there for, so that a pipeline can check its place: it runs calls, or stores messages."""
+    vars(stage)["duty"] = duty
+    return stage
+
+
+def duty_of(stage: Stage) -> Duty | None:
+    """Return what a stage was marked with."""
+    return getattr(stage, "duty", None)

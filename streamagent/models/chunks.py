@@ -14,6 +14,7 @@ import anyio
 from streamagent._core.assembler import Assembler
 from streamagent._core.profiles import profile_for
 from streamagent._core.request import RequestBuilder
+from streamagent._core.usage import usages
 from streamagent.calls import ToolSpec
 from streamagent.message import Message
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
@@ -90,7 +91,8 @@ class ChunkModel(ModelBase):
         """Answer `context`, asking again as long as nothing was shown; see `streamagent.protocols.Model`.
 
         Yields:
-            Fragments, then a `stop`; its `query.attempts` tells of the attempts that failed unseen.
+            Fragments, then a `stop`; its `query.attempts` tells of the attempts that failed unseen, its `query.cost`
+            what all of them cost, if `price` can tell.
         """
         limits = _limits(settings, deadline)
         builder = RequestBuilder(profile_for(self.name))
@@ -104,13 +106,30 @@ class ChunkModel(ModelBase):
             try:
                 while not attempt.ended:
                     for message in await attempt.step():
-                        yield _with_attempts(message, failures)
+                        yield message if message.type != "stop" else await self._finish(message, failures)
             finally:
                 await attempt.aclose()
             wait = attempt.wait
             if wait is not None:
                 failures.append(attempt.failure)
                 await self._sleep(wait)
+
+    async def price(self, usage: Mapping[str, Any]) -> float | None:  # noqa: ARG002 - for models that have prices
+        """Say what an answer costs; see `streamagent.models.litellm.LiteLLMModel.price`.
+
+        Args:
+            usage: Its tokens, as the provider counted them.
+
+        Returns:
+            US dollars; `None` when it cannot be told.
+        """
+        return None
+
+    async def _finish(self, stop: Message, failures: Sequence[Mapping[str, Any]]) -> Message:
+        query = {**(stop.query or {}), **({"attempts": [*failures]} if failures else {})}
+        prices = [await self.price(usage) for usage in usages(query)]
+        known = [price for price in prices if price is not None]
+        return replace(stop, query={**query, "cost": sum(known)} if known else query)
 
     def _attempt(self, request: Request, number: int, limits: Limits) -> Attempt:
         settings = request.settings
@@ -131,12 +150,6 @@ def _limits(settings: ModelSettings, deadline: float) -> Limits:
         return Limits(idle=settings.idle_timeout, deadline=deadline, late="the provider was not ready at the deadline")
     late = f"the answer took longer than the {settings.timeout:g} s of ModelSettings.timeout"
     return Limits(idle=settings.idle_timeout, deadline=end, late=late)
-
-
-def _with_attempts(message: Message, failures: Sequence[Mapping[str, Any]]) -> Message:
-    if message.type != "stop" or not failures:
-        return message
-    return replace(message, query={**(message.query or {}), "attempts": [*failures]})
 
 
 def tool_list(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:

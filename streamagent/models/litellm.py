@@ -87,6 +87,10 @@ class LiteLLMModel(ChunkModel):
             raise ModelError(f"{WRONG_SHAPE} (content type {kind!r})", kind="protocol", retryable=True)
         yield DONE  # LiteLLM raises when neither a finish reason nor `[DONE]` came
 
+    async def price(self, usage: Mapping[str, Any]) -> float | None:
+        """Price tokens by LiteLLM's price map, the one that it ships with; see `ChunkModel.price`."""
+        return await anyio.to_thread.run_sync(_price, self.name, usage)
+
     def _parameters(self, request: Request) -> dict[str, Any]:
         settings = request.settings
         chosen = {name: getattr(settings, name) for name in _PASSED}
@@ -156,6 +160,21 @@ def _litellm() -> Any:
     # The assembler has the same rule, and does not raise.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # pyright: ignore[reportPrivateImportUsage]
     return litellm
+
+
+def _price(model: str, usage: Mapping[str, Any]) -> float | None:
+    """Look a model up by its full name, or without its provider; `None` when it is not in the map."""
+    litellm = _litellm()
+    _, _, short = model.partition("/")
+    known = next((name for name in (model, short) if name in litellm.model_cost), None)
+    if known is None:
+        return None
+    if not any(litellm.model_cost[known].get(f"{kind}_cost_per_token") for kind in ("input", "output")):
+        return 0.0  # of some models that cost nothing LiteLLM would ask their server
+    try:
+        return float(sum(litellm.cost_per_token(model=model, usage_object=litellm.Usage(**usage))))
+    except Exception:  # noqa: BLE001 - foreign code on foreign data; an answer does not fail because of its price
+        return None
 
 
 def require_asyncio() -> None:

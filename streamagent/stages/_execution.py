@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
@@ -10,11 +11,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from anyio import BrokenResourceError, CancelScope, ClosedResourceError, Event, WouldBlock, from_thread, move_on_after
+from anyio import (
+    BrokenResourceError,
+    CancelScope,
+    ClosedResourceError,
+    Event,
+    WouldBlock,
+    current_time,
+    from_thread,
+    move_on_after,
+)
 from anyio.streams.memory import MemoryObjectSendStream
 
 from streamagent._core.output import describe, error_output, render, text_of
 from streamagent.calls import AfterToolCall, BeforeToolCall, Decision, Output, Tool, ToolCall, ToolContext
+from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
 from streamagent.message import Message, clean_text, new_id
 from streamagent.protocols import RunContext
@@ -94,11 +105,11 @@ class Execution:
                 self.passed.set()
 
     async def _output(self) -> Output:
-        await self._announce("start", args=(self.call.query or {}).get("args"))
+        await self._announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
         try:
             tool, asked, decision = await self._prepare()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - tools and hooks are foreign code; their failure is data
-            return error_output(error)
+        except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
+            return _failure(error)
         if decision is not None and decision.block is not None:
             return Output(decision.block or BLOCKED, is_error=True, terminate=decision.terminate)
         if not self._sequential:
@@ -108,8 +119,8 @@ class Execution:
             return output
         try:
             return await _settled(self._options.after(asked, output)) or output
-        except Exception as error:  # noqa: BLE001 - as above
-            return error_output(error)
+        except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
+            return _failure(error)
 
     async def _prepare(self) -> tuple[Tool, ToolCall, Decision | None]:
         """Find the tool, prepare and validate the arguments, ask the hook."""
@@ -147,10 +158,11 @@ class Execution:
 
     async def _call(self, tool: Tool, asked: ToolCall) -> Output:
         """Wait for the tool in a task of its own: one that does not listen to its timeout cannot hold the run."""
+        limit = math.inf if tool.timeout is None else tool.timeout
         running = _Running()
         self._run.tasks.start_soon(self._drive, tool, asked, running)
         try:
-            with move_on_after(tool.timeout):
+            with move_on_after(min(limit, self._run.deadline - current_time())):
                 await running.done.wait()
         finally:
             asked.context.cancelled.set()
@@ -158,15 +170,17 @@ class Execution:
             return running.output
         running.abandoned = True
         running.scope.cancel()
-        return error_output(ToolError(f"{tool.spec.name} did not finish within {tool.timeout:g} s and was stopped."))
+        late = current_time() >= self._run.deadline
+        when = "before the run's deadline" if late else f"within {limit:g} s"
+        return error_output(ToolError(f"{tool.spec.name} did not finish {when} and was stopped."))
 
     async def _drive(self, tool: Tool, asked: ToolCall, running: _Running) -> None:
         with running.scope:
             try:
                 value = await tool.run(asked.args, asked.context)
                 output = await self._stream(value, running) if isinstance(value, AsyncIterator) else render(value)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
-                output = error_output(error)
+            except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
+                output = _failure(error)
             if not running.abandoned:
                 running.output = output
             running.done.set()
@@ -231,6 +245,13 @@ class _Running:
     scope: CancelScope = field(default_factory=CancelScope)
     output: Output | None = None
     abandoned: bool = False
+
+
+def _failure(error: BaseException) -> Output:
+    """Make a result of what a tool or a hook raised: they are foreign code, their failure is data."""
+    if must_propagate(error):
+        raise error
+    return error_output(error)
 
 
 async def _settled(value: Any) -> Any:

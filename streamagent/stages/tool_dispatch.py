@@ -13,11 +13,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from streamagent.calls import AfterToolCall, BeforeToolCall, ExecutionMode, Tool
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.protocols import RunContext, Stage, Stream
+from streamagent.protocols import RunContext, Stage, Stream, mark
 
 from ._execution import Execution, Options
 
 RAW_SHOWN = 2000  # characters of unreadable arguments that the model is shown again
+CONCERNS = frozenset({"tool_call", "stop"})
 OUTBOX = 16  # messages of tools that wait for the reader; a tool that yields faster is held back
 
 
@@ -67,6 +68,9 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
         with outbox, inbox:
             batch = _Batch(tools, run, outbox, inbox)
             async for message in stream:
+                if message.type not in CONCERNS:
+                    yield message
+                    continue
                 # The stop of a turn that does not go on is the last word.
                 while message.is_final and (answer := await batch.next_answer()):
                     yield answer
@@ -80,7 +84,7 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
             while answer := await batch.next_answer():
                 yield answer
 
-    return stage
+    return mark(stage, "dispatch")
 
 
 def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
@@ -117,14 +121,12 @@ class _Batch:
 
     def take(self, message: Message) -> None:
         """Start a call that is complete; hold it until the batch is, while a tool may make that sequential."""
-        if message.type == "tool_call":
+        if message.type == "tool_call" and message.role == "assistant":
             content = (self._opened.pop(message.id, "") + message.content)[:RAW_SHOWN]
             if message.more:
                 self._opened[message.id] = content
             else:
                 self._held.append(replace(message, content=content))
-        elif message.type != "stop":
-            return
         if message.type == "stop" or not any(map(_is_sequential, self._options.tools.values())):
             self._start()
 
