@@ -19,16 +19,17 @@ _SHORTEST = 8  # characters of a secret; a shorter value would blank out common 
 _PART = 12  # characters from a secret's start that give it away when a text was cut
 
 WRONG_SHAPE = "what came is no answer in the provider's form; is api_base the address of this provider's API?"
-# What LiteLLM's own code says when a key is missing, and when it cannot read what came; the status is made up then.
+# What LiteLLM's own code says, with a status of its making: a key is missing, or something came that it cannot read.
 _OURS = (
     ("auth", r"missing credentials|missing [\w ]*(api|access).?key|(api|access).?key .{0,20}(must be set|is required)"),
-    ("protocol", r"'\w+' object (has no|is not|does not)|got unexpected response|^KeyError\b"),
+    ("protocol", r"got unexpected response"),
 )
 # What only the transport says. An error inside a stream arrives as its text alone, with status 500.
 _TRANSPORT = (
     ("truncated", r"ended before a finish_reason|incomplete chunked read|peer closed|connection reset"),
     ("connection", r"connection error|cannot connect|connection refused|name resolution"),
     ("protocol", r"expecting (value|property name|',')|unterminated string|extra data|invalid control"),
+    ("protocol", r"'\w+' object (has no|is not|does not)"),
 )
 _SECRET_NAME = re.compile(r"key|token|secret|password|authorization|credential|cookie", re.IGNORECASE)
 _PREFIXES = re.compile(r"^(?:[\w.]*(?:Error|Exception|Timeout)(?:: | - ))+")
@@ -48,18 +49,13 @@ def to_model_error(error: Exception, secrets: Iterable[str] = ()) -> ModelError:
     """
     text = _TAIL.split(str(error), maxsplit=1)[0]
     text = redact(_PREFIXES.sub("", text) or type(error).__name__, secrets)[:_LIMIT]
-    for kind, pattern in _OURS:
-        if re.search(pattern, text, re.IGNORECASE):
-            shown = text if kind == "auth" else f"{WRONG_SHAPE} ({text})"
-            return ModelError(shown, kind=kind, retryable=kind != "auth")
     midstream = type(error).__name__ == "MidStreamFallbackError"  # its status says nothing: always 500
     status = getattr(error, "status_code", None)
-    if status in (None, _SERVER_ERROR):
-        for kind, pattern in _TRANSPORT:
-            if re.search(pattern, text, re.IGNORECASE):
-                return ModelError(
-                    text, kind="truncated" if midstream and kind == "connection" else kind, retryable=True
-                )
+    for kind, pattern in (*_OURS, *_TRANSPORT) if status in (None, _SERVER_ERROR) else _OURS:
+        if re.search(pattern, text, re.IGNORECASE):
+            text = f"{WRONG_SHAPE} ({text})" if kind == "protocol" else text
+            cut = midstream and kind == "connection"
+            return ModelError(text, kind="truncated" if cut else kind, retryable=kind != "auth")
     if midstream:
         return classify(text)
     told = classify({"type": type(error).__name__, "status": status, "message": text})
