@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 
 from .calls import ToolSpec
 from .cancellation import must_propagate
-from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, settled
+from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
 from .message import Message
 from .pipeline import Chain, Pipeline
@@ -155,7 +155,8 @@ async def turns(run: Run) -> Stream:
     while True:
         for prompt in admitted:
             run.asked = prompt.id
-            left = run.plan.max_turns
+            if not number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
+                left = run.plan.max_turns
             yield prompt
         if not left:
             if number:
