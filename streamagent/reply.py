@@ -17,6 +17,7 @@ class TurnText:
         self._pieces: list[str] = []
         self._attempt = 0
         self._earlier = ""
+        self.size = 0  # characters of the turn's text so far
 
     def __str__(self) -> str:
         return "".join(self._pieces) or self._earlier
@@ -29,8 +30,10 @@ class TurnText:
         elif message.role == "assistant":
             if message.attempt > self._attempt:
                 self._pieces, self._attempt = [], message.attempt
+                self.size = 0
             if message.type == "text":
                 self._pieces.append(message.content)
+                self.size += len(message.content)
 
 
 class Result(Sequence[Message]):

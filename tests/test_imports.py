@@ -20,6 +20,7 @@ LAYERS = [
     {"message"},
     {"protocols"},
     {"_core", "reply"},
+    {"structured"},
     BESIDE,
     *({part} for part in COLUMN),
     {"agent"},

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 
+from streamagent._core.response_format import response_format
 from streamagent._core.sse import DONE
 from streamagent.errors import ConfigError, UnsupportedBackendError
 
@@ -63,7 +64,7 @@ class LiteLLMModel(ChunkModel):
         litellm = await anyio.to_thread.run_sync(_litellm)  # the first import takes seconds
         answer = None
         try:
-            answer = await litellm.acompletion(**self._parameters(request))
+            answer = await litellm.acompletion(**self._format(request, litellm), **self._parameters(request))
             while (chunk := await anext(answer, None)) is not None:
                 yield _plain(chunk, answer)
         except Exception as error:
@@ -90,6 +91,14 @@ class LiteLLMModel(ChunkModel):
             **{name: value for name, value in chosen.items() if value is not None},
             **settings.extra,
         }
+
+    def _format(self, request: Request, litellm: Any) -> dict[str, Any]:
+        """Hold the provider to a schema, where LiteLLM says that it can be."""
+        schema = request.settings.response_schema
+        if schema is None or "response_format" in {**self._options, **request.settings.extra}:
+            return {}
+        known = litellm.get_supported_openai_params(model=self.name) or ()
+        return {"response_format": response_format(schema)} if "response_format" in known else {}
 
     def _secrets(self) -> list[str]:
         return [str(value) for name, value in self._options.items() if name.endswith(("key", "token", "secret"))]
