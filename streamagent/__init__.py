@@ -1,6 +1,9 @@
 """Run LLM agent sessions as streams."""
 
 from .agent import Agent as Agent
+from .calls import Tool as Tool
+from .calls import ToolContext as ToolContext
+from .calls import ToolSpec as ToolSpec
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
 from .errors import InvalidArguments as InvalidArguments
@@ -34,9 +37,6 @@ from .protocols import SessionInfo as SessionInfo
 from .protocols import Stage as Stage
 from .protocols import Store as Store
 from .protocols import Stream as Stream
-from .protocols import Tool as Tool
-from .protocols import ToolContext as ToolContext
-from .protocols import ToolSpec as ToolSpec
 from .reply import Reply as Reply
 from .reply import Result as Result
 from .runtime import Runtime as Runtime

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import replace
 from os import PathLike
 from typing import Any
 
+from .calls import Tool
 from .errors import ConfigError
 from .message import new_id
 from .models import get_model
 from .pipeline import Pipeline
-from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Store, Tool
+from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Store
 from .run import Plan
 from .runtime import Runtime
 from .session import Session
@@ -55,8 +56,12 @@ class Agent:
         max_turns: int = 50,
         timeout: float | None = None,
     ) -> None:
-        if max_turns < 1 or (timeout is not None and timeout <= 0):
+        if not max_turns >= 1 or not (timeout is None or timeout > 0):
             raise ConfigError(f"max_turns is 1 or more and timeout above 0 seconds, not {max_turns} and {timeout}")
+        _check("system", system, str | None)
+        _check("pipeline", pipeline, Pipeline | None)
+        _check("settings", settings, ModelSettings)
+        _check("tools", tools, Iterable)
         self.tools: tuple[Tool, ...] = tuple(map(_as_tool, tools))
         self.store: Store = open_store(store)
         self.plan = Plan(
@@ -102,6 +107,11 @@ class Agent:
             other.store = open_store(store)
         return other
 
+    def _own_store(self) -> Store:
+        """Open a file once more for each session: a store that is open belongs to whoever opened it."""
+        reopened: Callable[[], Store] = getattr(self.store, "reopened", lambda: self.store)
+        return reopened()
+
     @asynccontextmanager
     async def session(
         self,
@@ -124,7 +134,7 @@ class Agent:
             async with runtime.session(session_id, self.plan) as session:
                 yield session
         else:
-            async with Runtime(store=self.store) as own, own.session(session_id, self.plan) as session:
+            async with Runtime(store=self._own_store()) as own, own.session(session_id, self.plan) as session:
                 yield session
 
 
@@ -133,3 +143,9 @@ def _as_tool(item: Tool | Callable[..., Any]) -> Tool:
     found: Any = item
     made: Tool = found if hasattr(item, "spec") else as_tool(found)
     return made
+
+
+def _check(name: str, value: object, kind: Any) -> None:
+    if not isinstance(value, kind):
+        wanted = getattr(kind, "__name__", str(kind))
+        raise ConfigError(f"Agent({name}=…) takes {wanted}, not {value!r:.80}")

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anyio import CancelScope, Event, move_on_after
 from anyio.abc import TaskGroup
 
+from .calls import ToolSpec
+from .cancellation import must_propagate
 from .message import Message
-from .pipeline import CLOSE_TIMEOUT, Chain, Pipeline
-from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream, ToolSpec
+from .pipeline import Chain, Pipeline
+from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
+
+TASK_TIMEOUT = (
+    1.0  # seconds for background work to end when it is cancelled; a tool that does not listen is left behind
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +72,17 @@ class RunTasks:
                 if self.cancelled:
                     scope.cancel()
                 await func(*args)
-        except Exception as error:  # noqa: BLE001 - it is raised again in the task that drives the run
-            self._on_error(error)
+        except BaseException as error:
+            if must_propagate(error):
+                raise
+            self._on_error(error)  # it is raised again in the task that drives the run
         finally:
             self._scopes.discard(scope)
             self._count -= 1
             if not self._count:
                 self._idle.set()
 
-    async def aclose(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
+    async def aclose(self, close_timeout: float = TASK_TIMEOUT) -> None:
         """Cancel what runs and wait for it, shielded, at most `close_timeout` seconds."""
         self.cancelled = True
         for scope in tuple(self._scopes):
@@ -87,7 +95,7 @@ class RunTasks:
 
 @dataclass(slots=True)
 class Run:
-    """A run as its stages see it (`protocols.RunContext`), and what its head needs."""
+    """A run as its stages see it (`protocols.RunContext`), and what its head needs; `prompt` is what it answers."""
 
     session: str
     store: Store
@@ -96,6 +104,7 @@ class Run:
     tasks: RunTasks
     deadline: float = math.inf
     outcomes: dict[str, Message] = field(default_factory=dict)
+    prompt: str | None = None
 
     async def open(self) -> Chain:
         """Build the chain: the head, then the reply stages."""
@@ -105,21 +114,22 @@ class Run:
 
 
 async def turns(run: Run) -> Stream:
-    """Admit what waits in the inbox, prompt by prompt, and take model turns until each has its final answer.
+    """Admit the prompt that waits longest, and take model turns until it has its final answer.
 
     Yields:
-        The prompts as they are admitted, and what the model says; a `stop` with reason `turn_limit` when one prompt
-        took more turns than the plan allows.
+        The prompt, and what the model says; a `stop` with reason `turn_limit` when it took more turns than the plan
+        allows.
     """
-    while prompts := await run.store.admit(run.session, fence=run.fence):
-        for prompt in prompts:
-            yield prompt
+    for prompt in await run.store.admit(run.session, fence=run.fence):
+        run.prompt = prompt.id
+        yield prompt
         for _ in range(run.plan.max_turns):
             stop: Message | None = None
             chain = Chain(run.store.read(run.session))
             try:
                 async for message in await _answer(run, chain):
-                    yield message
+                    # Sequences are the store's to give: a message that had one would pass for stored.
+                    yield message if message.sequence is None else replace(message, sequence=None)
                     if message.type == "stop":
                         stop = message
             finally:
@@ -127,9 +137,8 @@ async def turns(run: Run) -> Stream:
             if stop is None:
                 yield Message.stop("error", model=run.plan.model.name, error=_NO_STOP)
             if stop is None or not await _has_results(run, stop):
-                break
-        else:
-            yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
+                return
+        yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
 
 
 _NO_STOP = {"kind": "truncated", "message": "the model's stream ended without a stop", "retryable": False}
@@ -159,4 +168,5 @@ async def _has_results(run: Run, stop: Message) -> bool:
     if (stop.query or {}).get("reason") != "tool_calls":
         return False
     left = await run.store.unfinished(run.session)
-    return not left.calls and left.last is not None and left.last.role == "tool"
+    # Without `persist` the last row is still the prompt, and the model would be asked the same again.
+    return not left.calls and left.last is not None and left.last.id != run.prompt

@@ -17,7 +17,7 @@ COLUMN = ["pipeline", "settle", "run", "driver", "session", "runtime"]
 LAYERS = [
     {"errors"},
     {"exactjson"},
-    {"message"},
+    {"message", "calls", "cancellation"},
     {"protocols"},
     {"_core", "reply"},
     {"structured"},

@@ -9,9 +9,10 @@ from typing import Any
 
 import anyio
 
+from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.protocols import DEFAULT_SETTINGS, Model, ModelSettings, Stream, ToolSpec
+from streamagent.protocols import DEFAULT_SETTINGS, Model, ModelSettings, Stream
 
 from . import get_model
 from .base import ModelBase

@@ -14,11 +14,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from streamagent import Agent, tool
+from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.models import local, local_server
 from streamagent.models.local import LocalModel, local_available, stop_local_servers
-from streamagent.protocols import ModelSettings, ToolSpec
+from streamagent.protocols import ModelSettings
 from streamagent.structured import Output
 
 from .test_litellm import NOISE
