@@ -38,7 +38,7 @@ class ModelError(StreamAgentError):
         message: What happened, without secrets.
         kind: `rate_limited`, `quota`, `auth`, `not_found`, `bad_request`, `context_overflow`, `overloaded`,
             `provider_error`, `connection`, `timeout`, `truncated`, `malformed_call`, `empty_response`,
-            `content_filter`, `repetition` or `protocol`.
+            `content_filter`, `repetition`, `protocol` or `invalid_output`.
         retryable: The same request may succeed later.
         retry_after: Seconds that the provider asked to wait, if it did.
     """

@@ -42,6 +42,7 @@ class ModelSettings:
         retries: How often a call is repeated while nothing was yielded.
         think_tags: Take a leading `<think>` block of the text as reasoning.
         starts_in_think: The model's template has opened the think block already.
+        response_schema: JSON Schema of an object that the answer shall be, for providers that can be told.
         extra: Further parameters, passed to the provider as they are.
     """
 
@@ -57,6 +58,7 @@ class ModelSettings:
     retries: int = 3
     think_tags: bool = False
     starts_in_think: bool = False
+    response_schema: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

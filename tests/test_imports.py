@@ -21,6 +21,7 @@ LAYERS = [
     {"protocols"},
     {"hooks"},
     {"_core", "reply"},
+    {"structured"},
     BESIDE,
     *({part} for part in COLUMN),
     {"agent"},
