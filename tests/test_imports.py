@@ -19,7 +19,7 @@ LAYERS = [
     {"exactjson"},
     {"message"},
     {"protocols"},
-    {"_core", "reply"},
+    {"_core", "reply", "attachments"},
     BESIDE,
     *({part} for part in COLUMN),
     {"agent"},
