@@ -45,7 +45,7 @@ def attachment(message: Message, profile: Profile) -> str | list[dict[str, Any]]
 
 def _text(data: str) -> str | None:
     """Decode the beginning of a text file; `None` when it is not base64."""
-    encoded = data[: TEXT_CHARS * 4 // 3 * 4]  # a character has at most 4 bytes, 3 bytes are 4 of base64
+    encoded = data[: TEXT_CHARS // 3 * 16 + 16]  # a character has at most 4 bytes, 3 bytes are 4 of base64
     try:
         whole = binascii.a2b_base64(encoded, strict_mode=True).decode(errors="replace")
     except binascii.Error:

@@ -19,7 +19,7 @@ _NEVER = r"(?!)"
 # and references may make it backtrack, or depend on where a text was cut.
 _CHARACTERS = re.compile(r"\\[^1-9AZs]|\[\^?\]?(?:[^\]\\]|\\.)*+\]", re.DOTALL)
 _POSSESSIVE = re.compile(r"(?:(?<!\()[*+?]|\{\d*,?\d*\})\+")
-_BACKTRACKING = re.compile(r"(?<!\()[*+?]|\{\d*,\d*\}|\)\{\d+\}|[\^$]|\\[1-9AZs]|\s|\(\?P=")
+_BACKTRACKING = re.compile(r"(?<!\()[*+?]|\{\d*,\d*\}|\)\{\d+\}|[\^$]|\\[1-9AZs]|\s|\(\?P")
 
 
 class Redactor:
@@ -27,7 +27,7 @@ class Redactor:
 
     Args:
         patterns: Regular expressions. Their quantifiers are possessive (`++`, `{20,}+`), so that no text takes more
-            than linear time; they have no anchors and no back-references.
+            than linear time; they have no anchors, no white space and no back-references.
         values: Known secrets, as they are and as JSON writes them.
         replacement: What stands in their place.
 
@@ -53,15 +53,11 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
-        tail = Tail(self)
-        last = max(len(text) - _SLICE, 0)
-        begun = (tail.feed(text[start : start + _SLICE], final=False) for start in range(0, last, _SLICE))
-        return "".join([*begun, tail.feed(text[-(-last // _SLICE) * _SLICE :], final=True)])
+        return Tail(self).feed(text, final=True)
 
     def replace(self, text: str) -> str:
         """Return a text that is not cut within a secret without secrets; its words are not long."""
-        pieces = self._values.split(text)
-        return self.replacement.join(map(self._by_words, pieces))
+        return self.replacement.join(map(self._by_words, self._values.split(text)))
 
     def json(self, value: Any) -> Any:
         """Return a JSON value without secrets in its strings and numbers; names stay."""
@@ -118,18 +114,26 @@ class Tail:
             text: The piece.
             final: It is the last one.
         """
+        last = max(len(text) - 1, 0) // _SLICE * _SLICE
+        begun = [self._take(text[start : start + _SLICE], final=False) for start in range(0, last, _SLICE)]
+        return "".join([*begun, self._take(text[last:], final=final)])
+
+    def _take(self, text: str, *, final: bool) -> str:
         text = self._held + text
         if self._inside:
             text = text.lstrip(_WORD)
             self._inside = not text
-        longest = self._redactor.longest
+        longest, secret = self._redactor.longest, ""
         begin = end = len(text) if final else self._redactor.border(text)
         if len(text) - begin > 3 * longest:
             begin, end = self._redactor.secret_at(text, len(text) - longest)
             self._inside = end - begin > longest
-        certain = self._redactor.replace(text[:begin])
-        self._held = text[end if self._inside else begin :]
-        return certain + self._redactor.replacement if self._inside and end > begin else certain
+            if self._inside:
+                secret = self._redactor.replacement
+            else:
+                end = begin
+        self._held = text[end:]
+        return self._redactor.replace(text[:begin]) + secret
 
 
 def _crossing(pattern: re.Pattern[str], text: str, border: int, start: int = 0) -> Iterator[re.Match[str]]:
@@ -139,16 +143,17 @@ def _crossing(pattern: re.Pattern[str], text: str, border: int, start: int = 0) 
 
 
 def _checked(pattern: str) -> str:
-    plain = _POSSESSIVE.sub("", _CHARACTERS.sub("x", pattern)) if isinstance(pattern, str) else "*"
     try:
-        re.compile(pattern)
-    except (re.error, TypeError) as error:
-        raise ConfigError(f"{pattern!r:.80} is not the text of a regular expression: {error}") from error
-    if found := _BACKTRACKING.search(plain):
+        empty = re.compile(f"(?:{pattern})").match("")
+    except re.error as error:
+        raise ConfigError(f"pattern {pattern!r:.80} is no regular expression: {error}") from error
+    if empty:
+        raise ConfigError(f"pattern {pattern!r:.80} matches nothing, everywhere; say what it must begin with")
+    if found := _BACKTRACKING.search(_POSSESSIVE.sub("", _CHARACTERS.sub("x", pattern))):
         raise ConfigError(
             f"pattern {pattern!r:.80} has {found[0]!r}: make quantifiers possessive, as in '[a-z]++' and "
-            "'[0-9]{2,4}+', so that it takes linear time; leave out anchors, back-references and white space, it is "
-            "looked for within words"
+            "'[0-9]{2,4}+', so that it takes linear time; leave out anchors, groups with names or numbers, and white "
+            "space: it is looked for within words"
         )
     return pattern
 

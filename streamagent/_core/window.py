@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import orjson
 
 from streamagent.message import Message
 
@@ -37,9 +36,8 @@ def estimate_tokens(fragment: Message) -> float:
         data = query.get("data")
         text = fragment.type == "file" and isinstance(data, str) and is_text(str(query.get("mime")))
         return min(len(str(data)), TEXT_CHARS) / CHARS if text else _ATTACHMENT
-    if fragment.content or fragment.type != "tool_call":
-        return len(fragment.content) / CHARS
-    return len(orjson.dumps(query.get("args"), default=str)) / CHARS
+    args = "" if fragment.more or not query.get("args") else json.dumps(query["args"], default=str, ensure_ascii=False)
+    return max(len(fragment.content), len(args)) / CHARS
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

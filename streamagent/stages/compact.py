@@ -57,7 +57,7 @@ def compact(
         ConfigError: `tokens` is below 1, `keep` no such share, or `model` no model.
     """
     _check(tokens, keep, model)
-    summary = model and _Summaries(model, prompt, tokens // _SHARE)
+    summary = None if model is None else _Summaries(model, prompt, max(tokens // _SHARE, 1))
 
     async def stage(stream: Stream, run: RunContext) -> Stream:
         window = Window(tokens - (summary.tokens if summary else 0), keep, count)

@@ -41,11 +41,7 @@ def inject(
     Raises:
         ConfigError: `source` is no function, `role` or `where` is unknown.
     """
-    if not callable(source) or role not in ("user", "system") or where not in ("before_prompt", "after_system"):
-        raise ConfigError(
-            "inject takes a function of (prompt, run), role 'user' or 'system' and where 'before_prompt' or "
-            f"'after_system', not {source!r:.80}, {role!r} and {where!r}"
-        )
+    _check(source, role, where)
 
     async def stage(stream: Stream, run: RunContext) -> Stream:
         context = _Context()
@@ -75,6 +71,14 @@ def inject(
     return stage
 
 
+def _check(source: object, role: str, where: str) -> None:
+    if not callable(source) or role not in ("user", "system") or where not in ("before_prompt", "after_system"):
+        raise ConfigError(
+            "inject takes a function of (prompt, run), role 'user' or 'system' and where 'before_prompt' or "
+            f"'after_system', not {source!r:.80}, {role!r} and {where!r}"
+        )
+
+
 class _Context:
     """What is behind the system messages, in two parts: what came before the last prompt, and from it on."""
 
@@ -98,7 +102,7 @@ class _Context:
         """Return the last prompt; when several were given in a row, the last text of them."""
         prompts = fold(filter(is_prompt, self.latest))
         texts = [message for message in prompts if message.type == "text"]
-        return (texts or prompts or [None])[-1]
+        return next(reversed(texts or prompts), None)
 
 
 def _messages(given: Injected, role: Literal["user", "system"]) -> list[Message]:

@@ -27,8 +27,8 @@ KEY_PATTERNS = (
     r"://[A-Za-z0-9._~%!$&()*+,;=-]{0,128}+:[A-Za-z0-9._~%!$&()*+,;=:-]{1,128}+@",  # user and password of a URL
 )
 EMAIL_PATTERN = r"[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9-]{1,63}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}+"  # lengths of RFC 5321
-# Identifiers, and what a provider wants back byte for byte.
-_KEPT = frozenset({"call", "id", "provider", "tool"})
+# Identifiers, what programs read, and what a provider wants back byte for byte.
+_KEPT = frozenset({"call", "id", "limit", "mime", "model", "provider", "reason", "tool", "usage"})
 _ENCODED = frozenset({"file", "image"})  # base64 is no text, and a part cut out of it ruins it
 
 
