@@ -76,7 +76,7 @@ def compact(
             )
         for message in window.system:
             yield message
-        if history and (text := await history.summary()):
+        if history and (text := await history.summary(window)):
             yield Message.user(HEADER + text)
         for message in window:
             yield message
@@ -157,8 +157,8 @@ class _Summaries:
 class _History:
     """What is dropped from one context, on its way into a summary.
 
-    A session's remembered summary is taken when the pass comes to the message that it ends with. What was dropped
-    before that message needs none; what is dropped after it is summarised together with it.
+    What was dropped before the message that a remembered summary ends with needs no other; what is dropped after it is
+    summarised together with that summary.
     """
 
     def __init__(self, summaries: _Summaries, run: RunContext) -> None:
@@ -172,20 +172,36 @@ class _History:
 
     async def add(self, dropped: list[Message]) -> None:
         """Take what a cut dropped."""
+        dropped = dropped[self._recognise(dropped) :]
         told = _shorten("\n".join(_transcript(dropped)), self._summaries.room)
         if sum(map(len, self._left)) + len(told) > self._summaries.room:
             await self._fold()
-        self._left.append(told)
-        self._last = dropped[-1]
-        if self._known is not None and self._known.last == self._last.id:
-            self._text, self._known = self._known.text, None
-            self._left.clear()
+        if dropped:
+            self._left.append(told)
+            self._last = dropped[-1]
 
-    async def summary(self) -> str:
-        """Return what stands for all that was dropped; empty when nothing was, or no summary could be made."""
-        self._known = None  # its message did not come: it belongs to another session of this name
+    async def summary(self, kept: Iterable[Message]) -> str:
+        """Return what stands for all that was dropped; empty when nothing was, or no summary could be made.
+
+        Args:
+            kept: What was not dropped. A summary that ends in it was made when the system prompt was longer, say, and
+                does as well.
+        """
+        if self._last is not None:
+            self._recognise(kept)
+            self._known = None  # else its message did not come: it belongs to another session of this name
         await self._fold()
         return self._text
+
+    def _recognise(self, messages: Iterable[Message]) -> int:
+        """Take the remembered summary when its last message is here; return how many messages it stands for."""
+        known = self._known
+        for number, message in enumerate(messages, 1):
+            if known is not None and message.id == known.last:
+                self._text, self._known = known.text, None
+                self._left.clear()
+                return number
+        return 0
 
     async def _fold(self) -> None:
         told, last = "\n".join(filter(None, self._left)), self._last

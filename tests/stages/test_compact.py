@@ -158,6 +158,26 @@ async def test_a_known_summary_is_used_although_the_cuts_before_it_are_forgotten
     assert (len(model.asked), seen[1].content) == (made, f"{HEADER}S{made}")
 
 
+@pytest.mark.parametrize("change", [-60, 60])
+async def test_a_known_summary_is_used_although_another_system_prompt_moved_the_cuts(change):
+    model = Summariser()
+    stage = compact(tokens=400, model=model)
+    await context(stage, [Message.system("x" * 200), *ROWS[1:]])
+    made = len(model.asked)
+    seen = await context(stage, [Message.system("x" * (200 + 4 * change)), *ROWS[1:]])
+    assert seen[1].content == f"{HEADER}S{len(model.asked)}"
+    assert len(model.asked) - made <= 1
+    assert all("Summary of what came before" in material.content for _, material in model.asked[made:])
+
+
+async def test_a_known_summary_is_not_used_when_nothing_is_left_out_any_more():
+    model = Summariser()
+    stage = compact(tokens=100, model=model)
+    await context(stage, [Message.system("x" * 200), *ROWS[1:8]])
+    assert len(model.asked) == 1
+    assert contents(await context(stage, ROWS[:8])) == contents(ROWS[:8])
+
+
 async def test_a_session_of_the_same_name_gets_no_summary_of_another():
     """Sessions of two tenants, or one that was deleted and begun anew."""
     model = Summariser()

@@ -43,7 +43,7 @@ def agent(model, store, *context):
 async def test_a_session_stays_below_its_limit_and_loses_nothing(store):
     turns = [turn for n in range(6) for turn in (calls(call("dump", f"c{n}", size=8_000)), answer(f"Answer {n}."))]
     model = ScriptedModel(*turns)
-    stages = [inject(lambda *_: "News."), compact(tokens=7_000, model=MockModel("In short."))]
+    stages = [compact(tokens=7_000, model=MockModel("In short.")), inject(lambda *_: "News.")]
     async with agent(model, store, *stages).session("s") as session:
         for number in range(6):
             await session.ask(f"Question {number}?")
