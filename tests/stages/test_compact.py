@@ -286,5 +286,5 @@ def test_the_name_of_a_model_is_refused_with_the_way_to_get_one():
 
 
 def test_it_prints_as_it_was_written():
-    assert describe(compact(tokens=9, keep=1)) == "compact(keep=1, summary=None, tokens=9)"
+    assert describe(compact(tokens=9, keep=1)) == "compact(keep=1, tokens=9)"
     assert describe(compact(tokens=9, model=MockModel())) == "compact(keep=0.5, summary='mock', tokens=9)"
