@@ -20,7 +20,7 @@ class UnsupportedBackendError(StreamAgentError, RuntimeError):
 
 
 class MessageTooLarge(StreamAgentError):
-    """A stage that holds whole messages met one beyond its limit."""
+    """A message, an image or a file beyond the limit of what has to hold it."""
 
 
 class ToolError(StreamAgentError):

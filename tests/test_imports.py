@@ -21,7 +21,7 @@ LAYERS = [
     {"protocols"},
     {"hooks"},
     {"_core", "reply"},
-    {"structured"},
+    {"structured", "attachments"},
     BESIDE,
     *({part} for part in COLUMN),
     {"agent"},
