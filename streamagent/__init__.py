@@ -49,6 +49,7 @@ from .protocols import SessionInfo as SessionInfo
 from .protocols import Stage as Stage
 from .protocols import Store as Store
 from .protocols import Stream as Stream
+from .protocols import Usage as Usage
 from .reply import Reply as Reply
 from .reply import Result as Result
 from .runtime import Runtime as Runtime
