@@ -11,6 +11,7 @@ import typer
 from .exits import USAGE, exit_codes, fail
 from .interrupts import Interrupted, Interrupts
 from .options import Database, Json, ModelName, NoStream, SessionId
+from .output import writing
 
 
 def chat(  # noqa: PLR0913 - the options of a command
@@ -64,7 +65,7 @@ def _prompts(interrupts: Interrupts) -> Iterator[str]:
         import readline  # noqa: F401 - gives `input` its line editing
     while True:
         try:
-            with interrupts.raised():
+            with interrupts.raised(), writing():
                 line = input(shown).strip()
         except EOFError:
             return

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import TextIOWrapper
-from pathlib import Path
-from typing import TextIO
 
 import typer
 
 from .escape import printable
 from .interrupts import Interrupted, Interrupts
+from .output import OutputError, discard, prepare_output
 
 FAILURE = 1
 USAGE = 2
@@ -30,46 +25,24 @@ def exit_codes() -> Iterator[Interrupts]:
     """
     from streamagent.errors import ConfigError, StreamAgentError
 
-    _prepare_output()
+    if not prepare_output():
+        raise fail("standard output is closed")
     interrupts = Interrupts()
     try:
         with interrupts.handled():
             yield interrupts
-            sys.stdout.flush()
     except ConfigError as error:
         raise fail(str(error), USAGE) from error
     except StreamAgentError as error:
         raise fail(str(error)) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(error.code if isinstance(error, Interrupted) else INTERRUPTED) from error
-    except OSError as error:
-        broken = [stream for stream in (sys.stdout, sys.stderr) if _is_broken(stream)]
-        if error.errno == errno.EPIPE or not broken:
-            raise
-        raise fail(f"the output cannot be written: {error.strerror}") from error
+    except OutputError as error:
+        discard()
+        raise fail(f"standard input or output failed: {error.strerror}") from error
 
 
 def fail(text: str, code: int = FAILURE) -> typer.Exit:
     """Print why a command fails; return the exception that ends it."""
     typer.echo(f"streamagent: {printable(text)}", err=True)
     return typer.Exit(code)
-
-
-def _prepare_output() -> None:
-    if sys.stderr is None:  # closed; nobody is to be told
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
-    if sys.stdout is None:
-        raise fail("standard output is closed")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that has not all characters
-
-
-def _is_broken(stream: TextIO) -> bool:
-    """Tell whether a stream cannot be written; if so, what waits in it is thrown away, so that Python can exit."""
-    try:
-        stream.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        return True
-    return False

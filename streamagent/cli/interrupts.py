@@ -7,10 +7,12 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import anyio
 from anyio import CancelScope
+
+from .output import OutputError
 
 T = TypeVar("T")
 
@@ -40,7 +42,7 @@ class Interrupts:
         self._waiting = False  # a signal waits for the loop
         self._pending: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._scopes: list[CancelScope] = []  # as deep as `cut` is nested: 2
+        self._scope: CancelScope | None = None
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -56,34 +58,33 @@ class Interrupts:
                 signal.signal(number, handler)
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run something in an event loop; the first signal cancels it, a second Ctrl-C breaks it off.
+        """Run something in an event loop; the first signal cancels it where it is in `cut`.
 
         Raises:
-            Interrupted: A signal came, and was not forgotten.
+            Interrupted: A signal came, and was not forgotten; a second Ctrl-C raises it at once.
         """
-        result: T | None = None
         self._waiting = True
         try:
             result = anyio.run(self._main, work)
-        except OSError:
+        except OutputError:
             if self._pending is None:  # else it is the terminal, which has hung up
                 raise
         finally:
             self._waiting = False
         if self._pending is not None:
             raise Interrupted(self._pending)
-        return cast("T", result)
+        return result
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """Cancel this block when a signal comes, or has come; of nested blocks the innermost."""
+        """Cancel this block when a signal comes, or has come; what opens and closes things stays outside."""
         with CancelScope() as scope:
-            self._scopes.append(scope)
+            self._scope = scope
             self._cancel()
             try:
                 yield
             finally:
-                self._scopes.pop()
+                self._scope = None
 
     @contextmanager
     def raised(self) -> Iterator[None]:
@@ -101,15 +102,12 @@ class Interrupts:
         if self._pending == signal.SIGINT:
             self._pending = None
 
-    async def _main(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        result: T | None = None
+    async def _main(self, work: Callable[[], Awaitable[T]]) -> T:
         self._loop = asyncio.get_running_loop()
         try:
-            with self.cut():
-                result = await work()
+            return await work()
         finally:
             self._loop = None
-        return result
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         again = number == self._pending == signal.SIGINT  # somebody is impatient; other signals repeat by themselves
@@ -120,5 +118,5 @@ class Interrupts:
             self._loop.call_soon_threadsafe(self._cancel)  # wakes the loop, which may wait for the network
 
     def _cancel(self) -> None:
-        if self._pending is not None and self._scopes:
-            self._scopes[-1].cancel()
+        if self._pending is not None and self._scope is not None:
+            self._scope.cancel()

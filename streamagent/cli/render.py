@@ -11,6 +11,7 @@ from streamagent.message import Message, fold
 from streamagent.reply import Result
 
 from .escape import compact, printable, shorten
+from .output import writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,11 +38,13 @@ class View:
         """Show what is left when the answer is over."""
         self._end_line()
 
+    @writing()
     def note(self, text: str, style: str = "dim") -> None:
         """Print a line to standard error."""
         self._end_line()
         self._console.print(printable(text), style=style)
 
+    @writing()
     def _write(self, text: str, stream: TextIO, write: Callable[[str], object]) -> None:
         if not text:
             return
@@ -51,6 +54,7 @@ class View:
         stream.flush()
         self._unfinished = None if text.endswith("\n") else stream
 
+    @writing()
     def _end_line(self) -> None:
         if self._unfinished is not None:
             print(file=self._unfinished, flush=True)
@@ -133,6 +137,7 @@ def make_view(*, json: bool, stream: bool) -> View:
     return Terminal() if stream else Final()
 
 
+@writing()
 def print_json(message: Message) -> None:
     """Print a message as one line of JSON, safe for a terminal."""
     print(printable(message.to_json().decode()), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -11,6 +12,7 @@ import typer
 from .escape import compact, printable, shorten
 from .exits import exit_codes, fail
 from .options import DEFAULT_DB, Json
+from .output import writing
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -85,11 +87,15 @@ def _with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bo
         if not Path(db).is_file():
             raise fail(f"there is no database {db!r}")
 
-        async def main() -> T:
-            async with SqliteStore(db, read_only=read_only) as store:
-                return await work(store)
+        found: list[T] = []
 
-        return interrupts.run(main)
+        async def main() -> None:
+            async with SqliteStore(db, read_only=read_only) as store:
+                with interrupts.cut():
+                    found.append(await work(store))
+
+        interrupts.run(main)
+        return found[0]
 
 
 def _require(found: bool, session: str, db: str) -> None:
@@ -136,6 +142,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
+@writing()
 def _print_table(table: Table) -> None:
     from rich.console import Console
 
@@ -145,7 +152,9 @@ def _print_table(table: Table) -> None:
         if not console.is_terminal:
             console.width = _PIPE_WIDTH
         console.print(table)
+        sys.stdout.flush()
 
 
+@writing()
 def _print_dict(**values: Any) -> None:
-    print(printable(compact(values)))
+    print(printable(compact(values)), flush=True)

@@ -59,10 +59,22 @@ def test_after_an_interrupt_the_chat_goes_on():
 
 def test_an_interrupt_at_the_prompt_leaves(monkeypatch):
     def press(prompt):
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr("builtins.input", press)
     assert invoke("chat").exit_code == 130
+
+
+def test_a_target_that_raises_keyboard_interrupt_ends_with_130():
+    Path("pressed.py").write_text("raise KeyboardInterrupt\n")
+    assert invoke("chat", "pressed.py").exit_code == 130
+
+
+def test_a_signal_that_cuts_an_answer_ends_the_chat():
+    Path("story.py").write_text(INTERRUPTED_STORY.replace("SIGINT", "SIGTERM"))
+    result = invoke("chat", "story.py", "--session", "a", stdin="one\ntwo\n")
+    assert (result.exit_code, result.stdout) == (143, "Once \n")
+    assert types("a") == ["text", "text", "stop"]
 
 
 def test_on_a_terminal_there_is_a_prompt(monkeypatch):

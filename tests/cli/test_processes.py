@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 from .programs import PIPELINES, call, command, environment, invoke, rows, start, types, write_slow_recording
 
 
@@ -31,6 +33,26 @@ def test_an_interrupt_cuts_the_answer_and_keeps_what_was_said(tmp_path):
     assert (process.returncode, errors) == (130, "ended: aborted\n")
     assert cut_marks("a") == [("text", None), ("text", "aborted"), ("stop", None)]
     assert rows("a")[1]["content"] == "Once "
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_cut_the_answer_too(tmp_path, number):
+    process = start_story(tmp_path)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (128 + number, "ended: aborted\n")
+    assert cut_marks("a") == [("text", None), ("text", "aborted"), ("stop", None)]
+
+
+def test_a_signal_at_the_prompt_ends_a_chat(tmp_path):
+    process = start("chat", "--session", "a", cwd=tmp_path)
+    process.stdin.write("hi\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+    process.communicate()
+    assert types("a") == ["text", "text", "stop"]
 
 
 def test_a_running_session_is_shown_from_another_process(tmp_path):

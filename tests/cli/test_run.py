@@ -89,6 +89,28 @@ def test_a_function_gets_the_model_of_the_option():
     assert invoke("run", "made.py", "hello there", "-m", "mock").stdout == f"{ANSWER}\n"
 
 
+def test_a_function_of_nothing_gets_the_model_of_the_option_afterwards():
+    Path("made.py").write_text("from streamagent import Agent\ndef agent(): return Agent('openai/gpt-5-mini')\n")
+    assert invoke("run", "made.py", "hello there", "-m", "mock").stdout == f"{ANSWER}\n"
+
+
+@pytest.mark.parametrize("options", [[], ["-m", "mock"]])
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("def agent(a, b): pass", "made.py: 'agent' cannot be called with a model's name alone"),
+        ("def agent(*, model): pass", "made.py: 'agent' cannot be called with a model's name alone"),
+        ("agent = dict", "made.py: 'dict' cannot be called with a model's name alone"),
+        ("async def agent(model): pass", "made.py has no agent 'agent'"),
+    ],
+)
+def test_a_function_that_takes_something_else_is_a_wrong_use(factory, said, options):
+    Path("made.py").write_text(f"{factory}\n")
+    result = invoke("run", "made.py", "hi", *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

@@ -1,5 +1,6 @@
 """What all chunk models share: waiting, asking again, ending in a stop."""
 
+import itertools
 import math
 
 import anyio
@@ -129,6 +130,97 @@ async def test_the_deadline_ends_the_answer():
     assert result.error["kind"] == "timeout"
     assert "deadline" in result.error["message"]
     assert len(model.requests) == 1
+
+
+class Endless(ScriptedModel):
+    """Says the same things for ever, without ever waiting."""
+
+    def __init__(self, *chunks):
+        super().__init__(chunks)
+
+    async def chunks(self, request):
+        [chunks] = self.scripts
+        for chunk in itertools.cycle(chunks):
+            yield chunk
+
+
+def arguments(text):
+    return delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "stock", "arguments": text}}])
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [[delta()], [delta(content="a"), delta(content="b")], [delta(reasoning_content="a"), delta(reasoning_content="b")]],
+)
+async def test_a_call_ends_when_its_time_is_up(chunks):
+    """F09."""
+    result = await Endless(*chunks).send("Hi", settings=ModelSettings(timeout=0.05))
+    assert (result.reason, result.error["kind"]) == ("error", "timeout")
+    assert "0.05 s of ModelSettings.timeout" in result.error["message"]
+
+
+async def test_the_time_of_a_call_counts_for_all_attempts():
+    model = ScriptedModel(*[[failure("rate_limited", retry_after=7)]] * 9)
+    result = await model.send("Hi", settings=ModelSettings(timeout=6))
+    assert (result.error["kind"], model.naps.taken) == ("rate_limited", [])
+
+
+async def test_the_nearer_of_time_and_deadline_holds():
+    deadline = anyio.current_time() + 0.01
+    result = await Endless(delta()).send("Hi", settings=ModelSettings(timeout=60), deadline=deadline)
+    assert "deadline" in result.error["message"]
+
+
+@pytest.mark.parametrize(
+    "piece", [lambda text: delta(content=text), lambda text: delta(reasoning_content=text), arguments]
+)
+async def test_an_answer_that_does_not_end_is_cut_at_its_limit(piece, monkeypatch):
+    """F09."""
+    monkeypatch.setattr("streamagent._core.assembler.ANSWER_LIMIT", 10)
+    result = await Endless(piece("ab"), piece("cd")).send("Hi")
+    assert (result.reason, result.error["kind"], result.error["retryable"]) == ("error", "repetition", False)
+    assert result[0].content == "abcdabcdab"
+
+
+async def test_an_answer_of_just_the_limit_is_whole(monkeypatch):
+    monkeypatch.setattr("streamagent._core.assembler.ANSWER_LIMIT", 5)
+    assert (await ScriptedModel(ANSWER).send("Hi")).text == "Hello"
+
+
+class Slow(ScriptedModel):
+    """Takes as long to get ready as a test wants."""
+
+    async def prepare(self):
+        self.preparing = True
+        await self.ready.wait()
+
+
+async def test_getting_ready_is_no_silence_of_the_provider():
+    model = Slow(ANSWER)
+    model.ready = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+
+        async def ask():
+            assert (await model.send("Hi", settings=ModelSettings(idle_timeout=0.2, retries=0))).text == "Hello"
+
+        tasks.start_soon(ask)
+        await anyio.sleep(0.3)  # longer than the provider may be silent
+        model.ready.set()
+
+
+async def test_getting_ready_ends_at_the_deadline():
+    model = Slow(ANSWER)
+    model.ready = anyio.Event()
+    result = await model.send("Hi", deadline=anyio.current_time() + 0.01)
+    assert (result.error["kind"], model.requests) == ("timeout", [])
+
+
+async def test_what_cannot_get_ready_fails_as_a_request_does():
+    class Broken(ScriptedModel):
+        async def prepare(self):
+            raise failure("auth", retryable=False)
+
+    assert (await Broken(ANSWER).send("Hi")).error["kind"] == "auth"
 
 
 async def test_an_answer_without_proof_of_its_end_is_truncated():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamagent.models.faults import redact, to_model_error
+from streamagent.models.faults import find_secrets, redact, to_model_error
 
 
 class ForeignError(Exception):
@@ -36,6 +36,11 @@ class ContentPolicyViolationError(ForeignError):
         (ContentPolicyViolationError("No.", 400), "content_filter", False),
         (TimeoutError(), "timeout", True),
         (ValueError("odd"), "provider_error", True),
+        (ForeignError("Missing credentials. Please pass an `api_key` or set `OPENAI_API_KEY`", 500), "auth", False),
+        (ForeignError("Missing Gemini API key. Set GEMINI_API_KEY.", 500), "auth", False),
+        (ForeignError("The api_key client option must be set", 500), "auth", False),
+        (MidStreamFallbackError("'list' object has no attribute 'choices'", 500), "protocol", True),
+        (ForeignError("KeyError: 'delta', Got unexpected response from X", 400), "protocol", True),
     ],
 )
 def test_the_kind_is_found(error, kind, retryable):
@@ -46,6 +51,11 @@ def test_the_kind_is_found(error, kind, retryable):
 def test_the_librarys_prefixes_and_repetitions_are_cut():
     text = "litellm.RateLimitError: RateLimitError: OpenAIException - slow down Original exception: slow down"
     assert str(to_model_error(ForeignError(text, 429))) == "slow down (status 429)"
+
+
+def test_a_traceback_is_cut():
+    text = 'Set GEMINI_API_KEY.\nTraceback (most recent call last):\n  File "main.py", line 944'
+    assert str(to_model_error(ForeignError(text, 400))) == "Set GEMINI_API_KEY. (status 400)"
 
 
 def test_a_long_text_is_cut():
@@ -97,3 +107,42 @@ def test_known_secrets_are_blanked(monkeypatch):
     text = redact("canary-in-the-environment and canary-given", ["canary-given", "a"])
     assert "canary" not in text
     assert " and " in text
+
+
+SECRET = "canary-0123456789-abcdefghij"
+
+
+@pytest.mark.parametrize("kept", range(12, len(SECRET) + 1))
+def test_the_beginning_of_a_secret_is_blanked(kept):
+    """Providers cut what they quote."""
+    assert redact(f"the key {SECRET[:kept]}... is wrong", [SECRET]) == "the key [redacted]... is wrong"
+
+
+def test_fewer_characters_give_no_secret_away():
+    assert redact(SECRET[:11], [SECRET]) == SECRET[:11]
+
+
+def test_secrets_that_begin_alike_are_blanked_whole():
+    other = f"{SECRET[:14]}-of-somebody-else"
+    text = f"{other}, {SECRET}, {other[:20]}"
+    assert redact(text, [SECRET, other]) == redact(text, [other, SECRET]) == "[redacted], [redacted], [redacted]"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"api_key": SECRET},
+        {"extra_headers": {"X-Api-Key": SECRET}},
+        {"extra_headers": {"Authorization": f"Bearer {SECRET}"}},
+        {"extra_body": {"options": [{"auth_token": SECRET}]}},
+        {"aws_secret_access_key": SECRET, "max_tokens": 5},
+        {"vertex_credentials": {"anything": (SECRET,)}},
+        {"proxy": {"Password": SECRET}},
+    ],
+)
+def test_secrets_are_found_by_name_wherever_they_are(parameters):
+    assert SECRET in list(find_secrets(parameters))
+
+
+def test_what_has_no_secret_name_is_none():
+    assert list(find_secrets({"user": "alice", "metadata": {"tags": ["shop"]}, "max_tokens": 5})) == []

@@ -1,6 +1,8 @@
 """LiteLLM against a real HTTP server."""
 
 import asyncio
+import os
+import sys
 from types import SimpleNamespace
 
 import anyio
@@ -10,7 +12,7 @@ from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.models.chunks import Request
-from streamagent.models.litellm import LiteLLMModel, _litellm
+from streamagent.models.litellm import LiteLLMModel, _litellm, _warm_up
 from streamagent.models.retry import RetryPolicy
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings
 from streamagent.testing.provider import Response, call, delta, finish, scripted_provider, sse, text, usage
@@ -256,3 +258,39 @@ async def test_the_stop_says_what_the_answer_cost():
     async with scripted_provider([ANSWER]) as provider:
         result = await LiteLLMModel("openai/gpt-4o-mini", api_base=provider.url, api_key=KEY).send("Hi")
     assert result.stop.query["cost"] == listed("gpt-4o-mini")
+
+
+FRESH = """
+import anyio, sys, threading
+from streamagent import ModelSettings
+from streamagent.models.litellm import LiteLLMModel
+from streamagent.testing.provider import Response, finish, scripted_provider, sse, text
+
+async def main():
+    async with scripted_provider([Response(body=sse(text("Hello"), finish("stop")))]) as provider:
+        model = LiteLLMModel("openai/test", api_base=provider.url, api_key="none")
+        print((await model.send("Hi", settings=ModelSettings(idle_timeout=2, retries=0))).text)
+
+async def left():
+    model = LiteLLMModel("openai/test", api_base="http://127.0.0.1:9", api_key="none")
+    result = await model.send("Hi", deadline=anyio.current_time() + 0.05)
+    print(result.error["kind"], "litellm.main" in sys.modules)
+
+anyio.run({"whole": main, "left": left}[sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("case", "said"), [("whole", "Hello\n"), ("left", "timeout False\n")])
+async def test_the_first_import_is_no_silence_and_ends_at_the_deadline(case, said, anyio_backend):
+    command = [sys.executable, "-c", FRESH, case]
+    done = await anyio.run_process(command, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert (done.stdout.decode(), "never awaited" in done.stderr.decode()) == (said, False)
+
+
+def test_loading_tells_nobodys_callbacks(monkeypatch):
+    litellm, told = _litellm(), []
+    monkeypatch.setattr(litellm, "success_callback", [lambda *_: told.append("success")])
+    monkeypatch.setattr(litellm, "completion", lambda **_: told.append("asked"))
+    _warm_up(litellm)
+    assert told == []

@@ -1,17 +1,24 @@
 """What a provider can do wrong, over real HTTP, and what the caller sees."""
 
+import os
+
 import anyio
 import orjson
 import pytest
 
+from streamagent.models.litellm import LiteLLMModel, _litellm
 from streamagent.protocols import ModelSettings
 from streamagent.testing.provider import Response, finish, scripted_provider, sse, text
 
+from .script import Naps
 from .test_litellm import ANSWER, KEY, NOISE, anyio_backend, ask, model_at  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.anyio, NOISE]
 
+SECRET = "canary-0123456789-abcdefghij"
+NO_RETRY = ModelSettings(retries=0)
 HEL = sse(text("Hel"), done=False)
+WHOLE = b'{"id": "x", "choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}]}'
 LLAMA_OVERFLOW = "request (5000 tokens) exceeds the available context size (2048 tokens)"
 
 
@@ -38,6 +45,10 @@ def refusal(status, message="no", headers=None, **fields):
         (Response(body=[b"data: {nope\n\n"]), "protocol"),
         (Response(body=sse(finish("stop"))), "empty_response"),
         (Response(headers={"content-type": "text/html"}, body=[b"<html>gateway</html>"]), "protocol"),
+        (Response(headers={"content-type": "application/json"}, body=[WHOLE]), "protocol"),
+        (Response(body=[b"data: [1,2]\n\n"]), "protocol"),
+        (Response(body=[b'data: {"choices": 5}\n\n']), "protocol"),
+        (Response(body=[]), "empty_response"),
     ],
 )
 async def test_what_may_pass_is_tried_again_unseen(response, kind):
@@ -126,8 +137,53 @@ async def test_no_error_text_holds_the_key(status):
     assert KEY not in str(list(result))
 
 
-async def test_a_provider_that_is_unknown_is_a_failure():
-    from streamagent.models.litellm import LiteLLMModel
+@pytest.mark.parametrize("body", [b"<html>gateway</html>", b"data: [1,2]\n\n"])
+async def test_what_is_no_answer_hints_at_the_address(body):
+    """F10."""
+    result, _, _ = await ask(Response(headers={"content-type": "text/html"}, body=[body]), settings=NO_RETRY)
+    assert "is api_base the address of this provider's API?" in result.error["message"]
 
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"api_key": SECRET},
+        {"extra_headers": {"x-api-key": SECRET}},
+        {"extra_headers": {"Authorization": f"Bearer {SECRET}"}},
+    ],
+)
+async def test_no_error_text_holds_a_secret_of_the_settings(extra):
+    """I17."""
+    settings = ModelSettings(extra=extra, retries=0)
+    result, requests, _ = await ask(refusal(400, f"bad: {SECRET}, {SECRET[:14]}…"), settings=settings)
+    assert SECRET in str(requests[0].headers)
+    assert result.error["message"].startswith("bad: [redacted], [redacted]…")
+
+
+@pytest.mark.parametrize(("name", "variable"), [("openai/test", "OPENAI_API_KEY"), ("groq/test", "GROQ_API_KEY")])
+async def test_a_missing_key_is_named_at_once(name, variable, monkeypatch):
+    for known in [known for known in os.environ if known.endswith(("_API_KEY", "_ADMIN_KEY"))]:
+        monkeypatch.delenv(known)
+    async with scripted_provider([refusal(401, "No key given")] * 2) as provider:
+        naps = Naps()
+        result = await LiteLLMModel(name, api_base=provider.url, sleep=naps).send("Hi")
+    assert (result.error["kind"], naps.taken) == ("auth", [])
+    assert variable in result.error["message"]
+
+
+async def test_a_key_that_was_given_is_not_missing():
+    result, _, _ = await ask(refusal(401, "Wrong key"))
+    assert result.error["message"] == "Wrong key (status 401)"
+
+
+async def test_a_hint_that_cannot_be_had_is_left_out(monkeypatch):
+    monkeypatch.setattr(_litellm(), "validate_environment", lambda model: {}[model])
+    async with scripted_provider([refusal(401, "No key given")]) as provider:
+        result = await LiteLLMModel("groq/test", api_base=provider.url).send("Hi")
+    assert result.error["kind"] == "auth"
+    assert "not set" not in result.error["message"]
+
+
+async def test_a_provider_that_is_unknown_is_a_failure():
     result = await LiteLLMModel("nobody/test").send("Hi")
     assert result.error["kind"] == "bad_request"
