@@ -29,6 +29,8 @@ class Row:
         more: Fragments are still to come.
         state: `inbox` (no sequence yet), `open`, `unanswered` (a complete call without a result) or `closed`.
         saved: State in the table; `None` for a row that is not there.
+        answered: Sequence of the result, of a call that has one.
+        source: Session whose message of this id has the content, `size` bytes of it.
     """
 
     id: str
@@ -45,6 +47,8 @@ class Row:
     client_key: str | None = None
     state: State = "open"
     saved: State | None = None
+    answered: int | None = None
+    source: str | None = None
 
     @classmethod
     def of(cls, fragment: Message) -> Row:
@@ -107,6 +111,28 @@ class Row:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkPoint:
+    """Where a session is forked.
+
+    Args:
+        parent: The session that keeps the last shared row.
+        sequence: Of that row.
+        prev: Its id.
+        tail: The last rows, from the first that is not finished there: the fork gets its own, without their content.
+    """
+
+    parent: str
+    sequence: int
+    prev: str
+    tail: Sequence[Row]
+
+    @property
+    def base(self) -> int:
+        """The last sequence that is shared as it is."""
+        return self.sequence - len(self.tail)
+
+
 def closed_error(message_id: str) -> MessageError:
     """Say that nothing can follow a message's last fragment."""
     return MessageError(f"message {message_id} was closed already; nothing can follow its last fragment")
@@ -133,12 +159,21 @@ class Ledger(ABC):
     """The rules of writing one session. Each method checks first and changes after: a raise changes nothing.
 
     Rows that are handed over may be kept; handing the same ones over again after a rollback gives the same result.
+
+    Args:
+        session: The session.
+        head: The last sequence given.
+        fence: The current writer's.
+        base: The last sequence that is in the keeping of the session it was forked from.
+        prev: What the next row continues, when that is in another session.
     """
 
-    def __init__(self, session: str, *, head: int = 0, fence: int = 0) -> None:
+    def __init__(self, session: str, *, head: int = 0, fence: int = 0, base: int = 0, prev: str | None = None) -> None:
         self.session = session
         self.head = head
         self.fence = fence
+        self.base = base
+        self.prev = prev
 
     @abstractmethod
     def find(self, message_id: str) -> Row | None:
@@ -160,6 +195,31 @@ class Ledger(ABC):
     def clear(self) -> bool:
         """Remove all rows; return whether there were some."""
 
+    @property
+    @abstractmethod
+    def taken(self) -> bool:
+        """The session has messages, or is a fork."""
+
+    @abstractmethod
+    def shares(self, message_id: str) -> bool:
+        """Tell whether a message is in the part of the history that another session keeps."""
+
+    @abstractmethod
+    def forks(self) -> Sequence[str]:
+        """Return sessions that share rows of this one; some of them, when they are many."""
+
+    @abstractmethod
+    def sibling(self, session: str) -> Ledger:
+        """Return another session's ledger."""
+
+    @abstractmethod
+    def point(self, sequence: int) -> ForkPoint:
+        """Look up where a fork at a row would begin."""
+
+    @abstractmethod
+    def begin(self, point: ForkPoint) -> None:
+        """Make this empty session a fork, at once; a writer that it had loses its lease."""
+
     def acquire(self) -> int:
         """Give the session to a new writer; return its fence."""
         self.fence += 1
@@ -169,9 +229,9 @@ class Ledger(ABC):
         """Open and continue messages, each in one part; return their sequences by id."""
         self._check(fence)
         rows = [self.find(part.id) for part in parts]
-        for row in rows:
-            if row is not None and row.state != "open":
-                raise closed_error(row.id)
+        for part, row in zip(parts, rows, strict=True):
+            if self.shares(part.id) if row is None else row.state != "open":
+                raise closed_error(part.id)
         return {part.id: self._take(part, row) for part, row in zip(parts, rows, strict=True)}
 
     def enqueue(self, row: Row, *, client_key: str | None) -> Row:
@@ -183,7 +243,7 @@ class Ledger(ABC):
             if _substance(earlier) != _substance(row):
                 raise ConflictError(f"client key {client_key!r} was used before with another message; use a new key")
             return earlier
-        if self.find(row.id) is not None:
+        if self.find(row.id) is not None or self.shares(row.id):
             raise MessageError(f"message {row.id} is in session {self.session!r} already; send a message with a new id")
         row.state, row.client_key = "inbox", client_key
         self.put(row)
@@ -200,8 +260,11 @@ class Ledger(ABC):
 
     def delete(self) -> bool:
         """Remove the session; what stays is a higher fence, so that a late writer loses its lease."""
-        found = self.clear()
-        self.head = 0
+        if forks := self.forks():
+            names = ", ".join(map(repr, forks))
+            raise ConflictError(f"session {self.session!r} shares its rows with its forks ({names}); delete them first")
+        found = self.clear() or self.base > 0
+        self.head, self.base, self.prev = 0, 0, None
         if self.fence or found:
             self.fence += 1
         return found
@@ -224,6 +287,7 @@ class Ledger(ABC):
     def _open(self, row: Row) -> None:
         self.head += 1
         row.sequence = self.head
+        row.prev, self.prev = row.prev or self.prev, None
 
     def _settle(self, row: Row) -> None:
         row.state = "open" if row.more else "closed"
@@ -233,8 +297,8 @@ class Ledger(ABC):
         self.put(row)
         answered = query.get("call") if row.type == "tool_result" else None
         call = self.find(answered) if isinstance(answered, str) else None
-        if call is not None and call.state == "unanswered":
-            call.state = "closed"
+        if call is not None and call.type == "tool_call" and call.state != "open" and call.answered is None:
+            call.state, call.answered = "closed", row.sequence
             self.put(call)
 
 

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamagent.errors import LeaseLost
 
-from ._codec import decode_time, encode_time, pack
-from ._ledger import Ledger, Row
+from ._codec import decode_time, encode_time, pack, utf8_size
+from ._forks import Part, lineage
+from ._ledger import ForkPoint, Ledger, Row
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-COLUMNS = "id, sequence, prev, role, type, state, attempt, client_key, size, created_at, query, content"
+# A row that a fork closed for itself has its content, and mostly its query, in the row of its source.
+_SOURCE = (
+    "SELECT {} FROM messages AS origin"
+    " WHERE origin.id = messages.id AND origin.tenant = messages.tenant AND origin.session = messages.source"
+)
+_OF_SOURCE = _SOURCE.format("CAST(substr(CAST(content AS BLOB), 1, messages.size) AS TEXT)")
+COLUMNS = f"""
+    id, sequence, prev, role, type, state, attempt, client_key, size, created_at,
+    CASE WHEN source IS NULL OR query IS NOT NULL THEN query ELSE ({_SOURCE.format("query")}) END,
+    CASE WHEN source IS NULL THEN content ELSE ({_OF_SOURCE}) END,
+    source, answered
+"""
 
 
 def select_messages(rest: str) -> str:
@@ -25,29 +39,50 @@ _FIND = select_messages("id = ?")
 _FIND_KEY = select_messages("client_key = ?")
 # `state <> 'closed'` says to SQLite that the partial index holds all these rows.
 _WAITING = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid LIMIT ?")
-_LEASE = "SELECT head, fence FROM leases WHERE tenant = ? AND session = ?"
+_LEASE = "SELECT head, fence, base, prev, modified_at FROM leases WHERE tenant = ? AND session = ?"
 _SAVE_LEASE = """
-    INSERT INTO leases (tenant, session, head, fence, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO leases (tenant, session, head, fence, prev, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
         head = excluded.head,
         fence = excluded.fence,
+        prev = excluded.prev,
         created_at = coalesce(min(created_at, excluded.created_at), created_at, excluded.created_at),
         modified_at = ifnull(excluded.modified_at, modified_at)
     WHERE fence = ?
 """
-_CLEAR_LEASE = "UPDATE leases SET created_at = NULL, modified_at = NULL WHERE tenant = ? AND session = ?"
+_CLEAR_LEASE = """
+    UPDATE leases SET created_at = NULL, modified_at = NULL, parent = NULL, base = 0 WHERE tenant = ? AND session = ?
+"""
+_BEGIN_FORK = """
+    REPLACE INTO leases (tenant, session, head, fence, parent, base, prev, created_at, modified_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_PARENT = "SELECT parent, base FROM leases WHERE tenant = ? AND session = ?"
+_FORKS = "SELECT session FROM leases WHERE tenant = ? AND parent = ? LIMIT 3"
+_KEEPERS = "SELECT session, sequence FROM messages WHERE tenant = ? AND id = ? AND sequence IS NOT NULL"
+_AT = "SELECT id FROM messages WHERE tenant = ? AND session = ? AND sequence = ?"
+_FIRST_UNFINISHED = """
+    SELECT min(sequence) FROM (
+        SELECT sequence FROM messages
+        WHERE tenant = ?1 AND session = ?2 AND state IN ('open', 'unanswered') AND state <> 'closed' AND sequence <= ?3
+        UNION ALL
+        SELECT sequence FROM messages WHERE tenant = ?1 AND session = ?2 AND answered > ?3 AND sequence <= ?3
+    )
+"""
+_TAIL = select_messages("sequence >= ? AND sequence <= ? ORDER BY sequence")
 _INSERT = """
     INSERT INTO messages (
-        tenant, session, modified_at,
-        id, sequence, prev, role, type, state, attempt, client_key, size, created_at, query, content
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        tenant, session, modified_at, id, sequence, prev, role, type, state, attempt,
+        client_key, size, created_at, query, content, source, answered
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _UPDATE = """
-    UPDATE messages SET sequence = ?, state = ?, size = ?, query = ?, modified_at = ?
+    UPDATE messages SET sequence = ?, prev = ?, state = ?, answered = ?, modified_at = ?
     WHERE tenant = ? AND session = ? AND id = ?
 """
+_GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
 _GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
-PIECES = """
+_PIECES = """
     SELECT piece, content FROM fragments
     WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece
 """
@@ -58,7 +93,8 @@ _DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND messa
 
 def to_row(values: Sequence[Any]) -> Row:
     """Build a row of its columns, in the order of `COLUMNS`."""
-    message_id, sequence, prev, role, type_, state, attempt, client_key, size, created_at, query, content = values
+    message_id, sequence, prev, role, type_, state, attempt, client_key, size, created_at, *rest = values
+    query, content, source, answered = rest
     return Row(
         id=message_id,
         sequence=sequence,
@@ -74,19 +110,47 @@ def to_row(values: Sequence[Any]) -> Row:
         created_at=decode_time(created_at),
         query=query,
         pieces=[content] if content else [],
+        source=source,
+        answered=answered,
     )
 
 
-def all_pieces(db: Connection, tenant: str, session: str, message_id: str) -> list[str]:
-    """Read all pieces of a message."""
-    return [content for _, content in db.execute(PIECES, (tenant, session, message_id, -1))]
+def read_pieces(
+    db: Connection, message: tuple[str, str, str], *, after: int = -1, limit: float = math.inf
+) -> tuple[int, str]:
+    """Read the next bytes of a message in pieces.
+
+    Args:
+        db: The connection.
+        message: Its tenant, session and id.
+        after: Number of the piece after which to start.
+        limit: Bytes to read at most; never less than a piece.
+
+    Returns:
+        The number of the last piece that was read, and the text.
+    """
+    texts: list[str] = []
+    size = 0
+    for piece, content in db.execute(_PIECES, (*message, after)):
+        size += utf8_size(content)
+        if texts and size > limit:
+            break
+        texts.append(content)
+        after = piece
+    return after, "".join(texts)
 
 
 def with_content(db: Connection, tenant: str, session: str, row: Row) -> Row:
-    """Load the pieces of a row whose content is not in its own column."""
-    if row.spread:
-        row.pieces = all_pieces(db, tenant, session, row.id)
+    """Load the content of a row that has it in pieces."""
+    if row.size and not row.pieces:
+        _, content = read_pieces(db, (tenant, row.source or session, row.id), limit=row.size)
+        row.pieces = [content]
     return row
+
+
+def read_lineage(db: Connection, tenant: str, session: str, until: int) -> Iterator[Part]:
+    """Say who keeps the rows of a session, from the last one back to the first."""
+    return lineage(session, until, lambda owner: db.execute(_PARENT, (tenant, owner)).fetchone() or (None, 0))
 
 
 class TableLedger(Ledger):
@@ -94,8 +158,10 @@ class TableLedger(Ledger):
 
     def __init__(self, db: Connection, tenant: str, session: str, *, now: str) -> None:
         lease = db.execute(_LEASE, (tenant, session)).fetchone()
-        self._found: tuple[int, int] = lease or (0, 0)
-        super().__init__(session, head=self._found[0], fence=self._found[1])
+        head, fence, base, prev, modified_at = lease or (0, 0, 0, None, None)
+        super().__init__(session, head=head, fence=fence, base=base, prev=prev)
+        self._found = (head, fence)
+        self._taken = modified_at is not None
         self._db = db
         self._tenant = tenant
         self._key = (tenant, session)
@@ -126,6 +192,44 @@ class TableLedger(Ledger):
         self._db.execute(_CLEAR_LEASE, self._key)
         return self._db.execute("DELETE FROM messages WHERE tenant = ? AND session = ?", self._key).rowcount > 0
 
+    @property
+    def taken(self) -> bool:
+        """The session is listed."""
+        return self._taken
+
+    def shares(self, message_id: str) -> bool:
+        """Look an id up in the sessions that keep the older rows."""
+        kept = dict(self._db.execute(_KEEPERS, (self._tenant, message_id))) if self.base else None
+        if not kept:
+            return False
+        parts = read_lineage(self._db, self._tenant, self.session, self.base)
+        return any(part.after < kept.get(part.session, 0) <= part.until for part in parts)
+
+    def forks(self) -> Sequence[str]:
+        """Look up three of them."""
+        return [session for [session] in self._db.execute(_FORKS, self._key)]
+
+    def sibling(self, session: str) -> TableLedger:
+        """Look at another session in the same transaction."""
+        return TableLedger(self._db, self._tenant, session, now=self._now)
+
+    def point(self, sequence: int) -> ForkPoint:
+        """Look up the row's keeper, and the rows from the first unfinished one."""
+        [owner, *_] = (part.session for part in read_lineage(self._db, self._tenant, self.session, sequence))
+        [prev] = self._db.execute(_AT, (self._tenant, owner, sequence)).fetchone()
+        [first] = self._db.execute(_FIRST_UNFINISHED, (self._tenant, owner, sequence)).fetchone()
+        found = () if first is None else self._db.execute(_TAIL, (self._tenant, owner, first, sequence))
+        tail = [_without_content(to_row(values), owner) for values in found]
+        return ForkPoint(parent=owner, sequence=sequence, prev=prev, tail=tail)
+
+    def begin(self, point: ForkPoint) -> None:
+        """Write the lease and the rows of the tail."""
+        fence = self.fence and self.fence + 1
+        values = (point.sequence, fence, point.parent, point.base, point.prev, self._now, self._now)
+        self._db.execute(_BEGIN_FORK, (*self._key, *values))
+        for row in point.tail:
+            self._insert(row)
+
     def save(self) -> None:
         """Write what was changed; the lease first, because that may fail.
 
@@ -147,28 +251,29 @@ class TableLedger(Ledger):
     def _save_lease(self) -> None:
         created_at = min((encode_time(row.created_at) for row in self._touched.values()), default=None)
         modified_at = self._now if self._touched else None
-        values = (*self._key, self.head, self.fence, created_at, modified_at, self._found[1])
+        values = (*self._key, self.head, self.fence, self.prev, created_at, modified_at, self._found[1])
         if self._db.execute(_SAVE_LEASE, values).rowcount != 1:
             raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
 
     def _insert(self, row: Row) -> None:
         content = "" if row.spread else "".join(row.pieces)
         key = (*self._key, self._now, row.id, row.sequence, row.prev, row.role, row.type, row.state, row.attempt)
-        values = (row.client_key, row.size, encode_time(row.created_at), row.query, content)
+        values = (row.client_key, row.size, encode_time(row.created_at), row.query, content, row.source, row.answered)
         self._db.execute(_INSERT, (*key, *values))
         if row.spread:
             self._add_pieces(row)
 
     def _update(self, row: Row) -> None:
-        values = (row.sequence, row.state, row.size, row.query, self._now)
+        values = (row.sequence, row.prev, row.state, row.answered, self._now)
         self._db.execute(_UPDATE, (*values, *self._key, row.id))
         if row.saved != "open":
             return
+        self._db.execute(_GROW, (row.size, row.query, *self._key, row.id))
         if row.spread:
             self._add_pieces(row)
         else:
-            content = "".join([*all_pieces(self._db, *self._key, row.id), *row.pieces])
-            self._db.execute(_GATHER, (content, *self._key, row.id))
+            _, before = read_pieces(self._db, (*self._key, row.id))
+            self._db.execute(_GATHER, (before + "".join(row.pieces), *self._key, row.id))
             self._db.execute(_DROP_PIECES, (*self._key, row.id))
 
     def _add_pieces(self, row: Row) -> None:
@@ -176,3 +281,9 @@ class TableLedger(Ledger):
         [number] = self._db.execute(_NEXT_PIECE, (*self._key, row.id)).fetchone()
         pieces = ((*self._key, row.id, piece, content) for piece, content in enumerate(pack(row.pieces), number))
         self._db.executemany(_ADD_PIECE, pieces)
+
+
+def _without_content(row: Row, owner: str) -> Row:
+    """Say where a row's content is instead; the query of a complete one is there, too."""
+    query = row.query if row.state == "open" or row.source else None
+    return replace(row, pieces=[], query=query, source=row.source or owner)
