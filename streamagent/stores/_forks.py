@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from streamagent.errors import ConfigError, ConflictError
@@ -18,6 +18,28 @@ class Part:
     session: str
     after: int
     until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkPoint:
+    """Where a session is forked.
+
+    Args:
+        parent: The session that keeps the last shared row.
+        sequence: Of that row.
+        prev: Its id.
+        tail: The last rows, from the first that is not finished there: the fork gets its own, without their content.
+    """
+
+    parent: str
+    sequence: int
+    prev: str
+    tail: Sequence[Row]
+
+    @property
+    def base(self) -> int:
+        """The last sequence that is shared as it is."""
+        return self.sequence - len(self.tail)
 
 
 def lineage(session: str, until: int, parent_of: Callable[[str], tuple[str | None, int]]) -> Iterator[Part]:

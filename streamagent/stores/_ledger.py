@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from streamagent.errors import ConflictError, LeaseLost, MessageError
 from streamagent.message import Message, Role, clean_text
 
 from ._codec import PIECE, as_utc, check_name, decode_query, encode_query, merge_queries, utf8_size
+
+if TYPE_CHECKING:
+    from ._forks import ForkPoint
 
 State = Literal["inbox", "open", "unanswered", "closed"]
 _INT64 = 1 << 63
@@ -109,28 +112,6 @@ class Row:
             attempt=self.attempt,
             created_at=self.created_at,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkPoint:
-    """Where a session is forked.
-
-    Args:
-        parent: The session that keeps the last shared row.
-        sequence: Of that row.
-        prev: Its id.
-        tail: The last rows, from the first that is not finished there: the fork gets its own, without their content.
-    """
-
-    parent: str
-    sequence: int
-    prev: str
-    tail: Sequence[Row]
-
-    @property
-    def base(self) -> int:
-        """The last sequence that is shared as it is."""
-        return self.sequence - len(self.tail)
 
 
 def closed_error(message_id: str) -> MessageError:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from streamagent.errors import LeaseLost
 
 from ._codec import decode_time, encode_time, pack, utf8_size
-from ._forks import Part, lineage
-from ._ledger import ForkPoint, Ledger, Row
+from ._forks import ForkPoint, Part, lineage
+from ._ledger import Ledger, Row
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -21,7 +21,7 @@ _SOURCE = (
     "SELECT {} FROM messages AS origin"
     " WHERE origin.id = messages.id AND origin.tenant = messages.tenant AND origin.session = messages.source"
 )
-_OF_SOURCE = _SOURCE.format("CAST(substr(CAST(content AS BLOB), 1, messages.size) AS TEXT)")
+_OF_SOURCE = _SOURCE.format("ifnull(CAST(substr(CAST(content AS BLOB), 1, messages.size) AS TEXT), '')")
 COLUMNS = f"""
     id, sequence, prev, role, type, state, attempt, client_key, size, created_at,
     CASE WHEN source IS NULL OR query IS NOT NULL THEN query ELSE ({_SOURCE.format("query")}) END,
@@ -61,12 +61,13 @@ _PARENT = "SELECT parent, base FROM leases WHERE tenant = ? AND session = ?"
 _FORKS = "SELECT session FROM leases WHERE tenant = ? AND parent = ? LIMIT 3"
 _KEEPERS = "SELECT session, sequence FROM messages WHERE tenant = ? AND id = ? AND sequence IS NOT NULL"
 _AT = "SELECT id FROM messages WHERE tenant = ? AND session = ? AND sequence = ?"
+# `+` keeps SQLite from walking the whole history by its sequences.
 _FIRST_UNFINISHED = """
     SELECT min(sequence) FROM (
         SELECT sequence FROM messages
-        WHERE tenant = ?1 AND session = ?2 AND state IN ('open', 'unanswered') AND state <> 'closed' AND sequence <= ?3
+        WHERE tenant = ?1 AND session = ?2 AND state IN ('open', 'unanswered') AND state <> 'closed' AND +sequence <= ?3
         UNION ALL
-        SELECT sequence FROM messages WHERE tenant = ?1 AND session = ?2 AND answered > ?3 AND sequence <= ?3
+        SELECT sequence FROM messages WHERE tenant = ?1 AND session = ?2 AND answered > ?3 AND +sequence <= ?3
     )
 """
 _TAIL = select_messages("sequence >= ? AND sequence <= ? ORDER BY sequence")

@@ -13,8 +13,8 @@ from streamagent.message import Message, utc_now
 from streamagent.protocols import SessionInfo, Store, Stream, Unfinished
 
 from ._codec import PIECE, check_name, pack, utf8_size
-from ._forks import fork, lineage
-from ._ledger import ForkPoint, Ledger, Row, add_fragment
+from ._forks import ForkPoint, fork, lineage
+from ._ledger import Ledger, Row, add_fragment
 
 
 class MemoryStore(Store):
