@@ -130,9 +130,9 @@ def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:
     with snapshot(db):
         still_open = [_to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
         calls = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "unanswered"))]
-        last = None
-        for part in read_lineage(db, tenant, session, END):
-            last = last or db.execute(_LAST, (tenant, part.session, part.until)).fetchone()
+        parts = read_lineage(db, tenant, session, END)
+        found = (db.execute(_LAST, (tenant, part.session, part.until)).fetchone() for part in parts)
+        last = next(filter(None, found), None)
         return Unfinished(
             open=still_open,
             calls=[with_content(db, tenant, session, row).message(session) for row in calls],

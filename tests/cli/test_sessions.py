@@ -93,7 +93,7 @@ def test_show_is_safe_for_the_terminal_and_one_line_a_row():
 def test_fork_prints_the_id_of_a_session_that_goes_on_from_there():
     invoke("run", "one", "--session", "a")
     [fork] = lines("fork", "a")
-    assert [row["content"] for row in rows(fork)] == [row["content"] for row in rows("a")]
+    assert [row["id"] for row in rows(fork)] == [row["id"] for row in rows("a")]
     invoke("run", "two", "--session", fork)
     assert (len(rows(fork)), len(rows("a"))) == (6, 3)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamagent.errors import StoreReadOnly
-from streamagent.message import Message
+from streamagent.message import Message, new_id
 from streamagent.stores.memory import MemoryStore
 from streamagent.stores.sqlite import SqliteStore
 
@@ -97,8 +97,8 @@ async def growth(path, *, forks, size, unfinished):
             await store.write("s", [text("y" * KIB64, id=large.id, more=True)], fence=fence)
         await store.write("s", [text("", id=large.id, more=unfinished)], fence=fence)
         before = _bytes(path)
-        for n in range(forks):
-            await store.fork("s", f"fork-{n}")
+        for _ in range(forks):
+            await store.fork("s", new_id())
         grown = _bytes(path) - before
         assert [info.messages async for info in store.sessions()] == [size // 16 // 1024 + 1] * (forks + 1)
     return grown
