@@ -1,6 +1,12 @@
 """Run LLM agent sessions as streams."""
 
 from .agent import Agent as Agent
+from .calls import Decision as Decision
+from .calls import Output as Output
+from .calls import Tool as Tool
+from .calls import ToolCall as ToolCall
+from .calls import ToolContext as ToolContext
+from .calls import ToolSpec as ToolSpec
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
 from .errors import InvalidArguments as InvalidArguments
@@ -20,6 +26,12 @@ from .errors import StoreSchemaError as StoreSchemaError
 from .errors import StreamAgentError as StreamAgentError
 from .errors import ToolError as ToolError
 from .errors import UnsupportedBackendError as UnsupportedBackendError
+from .events import Event as Event
+from .events import EventEncoder as EventEncoder
+from .events import events as events
+from .hooks import Hooks as Hooks
+from .hooks import NextTurn as NextTurn
+from .hooks import TurnEnd as TurnEnd
 from .message import Message as Message
 from .message import fold as fold
 from .message import merge as merge
@@ -34,9 +46,6 @@ from .protocols import SessionInfo as SessionInfo
 from .protocols import Stage as Stage
 from .protocols import Store as Store
 from .protocols import Stream as Stream
-from .protocols import Tool as Tool
-from .protocols import ToolContext as ToolContext
-from .protocols import ToolSpec as ToolSpec
 from .reply import Reply as Reply
 from .reply import Result as Result
 from .runtime import Runtime as Runtime
@@ -47,6 +56,7 @@ from .stages.rate_limit import rate_limit as rate_limit
 from .stages.strip_reasoning import strip_reasoning as strip_reasoning
 from .stages.think_tags import think_tags as think_tags
 from .stages.tool_dispatch import tool_dispatch as tool_dispatch
+from .stages.transform import transform as transform
 from .stages.whole import whole as whole
 from .stores.memory import MemoryStore as MemoryStore
 from .stores.sqlite import SqliteStore as SqliteStore

@@ -16,6 +16,7 @@ from .protocols import Stream
 from .reply import Reply
 from .run import Plan, Run, RunTasks
 from .settle import Cause, settle
+from .waiting import Interrupted, Waiter, make_waiter
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -26,11 +27,13 @@ logger = logging.getLogger("streamagent")
 class RunReply(Reply):
     """An answer of a session. Nothing happens until it is iterated; each `anext` drives the chain one step.
 
+    Prompts that wait in the inbox since before are answered first, each by a run of its own.
+
     Args:
         runtime: Where the session lives.
         session: Its id.
         plan: What answers.
-        prompt: What to put into the inbox first; `None` to answer what waits there.
+        prompt: What to put into the inbox first; `None` to answer what waits there longest.
         client_key: The prompt's key for deduplication.
         previous: An earlier reply of the same handle, to be cut if it was abandoned.
     """
@@ -51,36 +54,38 @@ class RunReply(Reply):
         self._prompt = prompt
         self._client_key = client_key
         self._previous = previous
+        self._begun = False
         self._run: Run | None = None
         self._chain: Chain | None = None
         self._rows: deque[Message] = deque()  # what settling added: at most a few rows for each open call
-        self._scope: CancelScope | None = None
+        self._waiter: Waiter | None = None
         self._cause: Cause | None = None
         self._error: BaseException | None = None
         self._deadline = math.inf
-        self._finished = Event()
         self._finishing = False
+        self._finished = Event()
 
     @property
     def done(self) -> bool:
-        """The run is over; rows of its end may still wait to be read."""
+        """The answer is over; rows of its end may still wait to be read."""
         return self._finished.is_set()
 
     @property
     def driven(self) -> bool:
         """A task is waiting for the next message right now."""
-        return self._scope is not None
+        return self._waiter is not None and self._waiter.waiting
 
     async def __anext__(self) -> Message:
         if self.driven:
             raise SessionBusy("this reply is being read by another task; only one may read it")
-        if not self._rows and not self._finishing:
-            message = await self._advance()
-            if message is not None:
+        while not self._rows:
+            if self._finishing:  # perhaps by another task, whose rows are this one's to show
+                await self._finished.wait()
+                if not self._rows:
+                    raise StopAsyncIteration
+            elif (message := await self._advance()) is not None:
                 return message
-        if self._rows:
-            return self._rows.popleft()
-        raise StopAsyncIteration
+        return self._rows.popleft()
 
     async def cancel(self) -> None:
         """Cut the run: what was said is kept and marked, open calls are closed. Returns when that is done."""
@@ -91,87 +96,132 @@ class RunReply(Reply):
         await self._cut("aborted")
         self._rows.clear()
 
+    async def wait(self) -> None:
+        """Return when the answer is over."""
+        await self._finished.wait()
+
     async def _cut(self, cause: Cause) -> None:
         self._cause = self._cause or cause
-        if self._scope is not None:
-            self._scope.cancel()
+        if self._waiter is not None and self._waiter.waiting:
+            self._waiter.interrupt()
         elif not self._finishing:
             await self._finish(cause)
         await self._finished.wait()
 
     async def _advance(self) -> Message | None:
-        """Drive the chain one step; `None` when the run is over."""
+        """Drive the chain one step; `None` when a run is over, or rows were added."""
+        waiter = self._waiter = self._waiter or make_waiter()
         try:
-            with CancelScope(deadline=self._deadline) as self._scope:
-                if self._chain is None:
-                    await self._start()
-                if self._rows:
-                    return self._rows.popleft()
-                if self._chain is not None and self._cause is None:
-                    return await anext(self._chain.tail)
+            if self._cause is not None:
+                raise Interrupted  # noqa: TRY301 - a background task failed while nobody was waiting
+            if self._chain is None:
+                await waiter.wait(self._start())
+                return None
+            return await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
         except StopAsyncIteration:
-            await self._finish("ended")
+            await self._next_run()
+        except Interrupted:
+            await self._finish(self._cause or "deadline")
         except BaseException as error:
-            cancelled = isinstance(error, (get_cancelled_exc_class(), KeyboardInterrupt))
+            cancelled = isinstance(error, get_cancelled_exc_class() | KeyboardInterrupt)
             await self._finish("aborted" if cancelled else "error", error)
             raise
-        else:
-            await self._finish(self._cause or "deadline")
-        finally:
-            self._scope = None
         if self._error is not None:
             raise self._error
         return None
 
     async def _start(self) -> None:
-        store, session = self._runtime.store, self._session
-        if self._previous is not None:
-            await self._previous.aclose()
-            self._previous = None
-        self._runtime.claim(session, self)
-        prompt = self._prompt and await store.enqueue(session, self._prompt, client_key=self._client_key)
-        if prompt is None or prompt.sequence is None:
-            self._rows.extend(await self._open_run())
+        """Put the prompt into the inbox and open the first run, or show the answer that the prompt has already."""
+        if self._begun:
+            await self._open_run()
             return
-        # It was admitted before: show what was answered then, and settle the answer first when it was cut by a crash.
+        self._begun = True
+        await self._drop_previous()
+        self._runtime.claim(self._session, self)
+        if self._prompt is None:
+            await self._open_run()
+            return
+        store, session = self._runtime.store, self._session
+        self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key)
+        if self._prompt.sequence is None:
+            await self._open_run()
+            return
         if not (await store.unfinished(session)).at_rest:
             await settle(store, session, fence=await store.acquire(session), cause="crashed")
-        self._chain = await _replay(self._runtime, prompt)
+        self._chain = await self._replay(self._prompt)
 
-    async def _open_run(self) -> list[Message]:
-        """Take the session over and build the chain; return the rows that settled what an earlier run left."""
+    async def _open_run(self) -> None:
+        """Take the session over, settle what an earlier run left, and build the chain."""
         store, session, plan = self._runtime.store, self._session, self._plan
-        if plan.timeout is not None and self._scope is not None:
-            self._scope.deadline = self._deadline = current_time() + plan.timeout
+        if plan.timeout is not None:
+            self._deadline = current_time() + plan.timeout
         fence = await store.acquire(session)
-        rows = await settle(store, session, fence=fence, cause="crashed")
+        self._rows.extend(await settle(store, session, fence=fence, cause="crashed"))
         self._run = Run(session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline)
         self._chain = await self._run.open()
-        return rows
+
+    async def _replay(self, prompt: Message) -> Chain:
+        """Show a prompt and its stored answer, by the stages that change what is shown."""
+
+        async def until_next_prompt(stream: Stream) -> Stream:
+            async for message in stream:
+                if message.role in ("user", "system") and message.sequence != prompt.sequence:
+                    return
+                yield message
+
+        chain = Chain(self._runtime.store.read(self._session, after=(prompt.sequence or 1) - 1))
+        await chain.extend([until_next_prompt, *self._plan.pipeline.shown], self._runtime.bare_run(self._session))
+        return chain
 
     def _fail(self, error: BaseException) -> None:
         """Take the failure of a background task: it ends the run here."""
         self._error = self._error or error
         self._cause = "error"
-        if self._scope is not None:
-            self._scope.cancel()
+        if self._waiter is not None:
+            self._waiter.interrupt()
+
+    async def _next_run(self) -> None:
+        """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
+        run, prompt = self._run, self._prompt
+        if run is None or prompt is None or run.prompt in (None, prompt.id):
+            await self._finish("ended")
+            return
+        await self._end_run("ended")
+        self._run = self._chain = None
+        self._deadline = math.inf
 
     async def _finish(self, cause: Cause, error: BaseException | None = None) -> None:
-        """End tasks, close the chain, settle the session; shielded, each part bounded."""
+        """End the answer."""
         if self._finishing:
             return
         self._finishing = True
         try:
             with CancelScope(shield=True):
-                if self._run is not None:
-                    await self._run.tasks.aclose()
-                if self._chain is not None:
-                    await self._chain.aclose()
-                if self._run is not None and not isinstance(error, LeaseLost):
-                    await self._settle(self._run, cause, error)
+                await self._drop_previous()
+                await self._end_run(cause, error)
         finally:
+            if self._waiter is not None:
+                self._waiter.close()
             self._runtime.release(self._session, self)
             self._finished.set()
+
+    async def _drop_previous(self) -> None:
+        previous, self._previous = self._previous, None
+        if previous is not None:
+            await previous.aclose()
+
+    async def _end_run(self, cause: Cause, error: BaseException | None = None) -> None:
+        """End tasks, close the chain, settle the session, whatever fails of it; shielded, each part bounded."""
+        run, chain = self._run, self._chain
+        with CancelScope(shield=True):
+            try:
+                if run is not None:
+                    await run.tasks.aclose()
+                if chain is not None:
+                    await chain.aclose()
+            finally:
+                if run is not None and not isinstance(error, LeaseLost):
+                    await self._settle(run, cause, error)
 
     async def _settle(self, run: Run, cause: Cause, error: BaseException | None) -> None:
         try:
@@ -183,17 +233,3 @@ class RunReply(Reply):
             if error is None:
                 raise
             logger.exception("session %s could not be settled; its next run will do that", run.session)
-
-
-async def _replay(runtime: Runtime, prompt: Message) -> Chain:
-    """Show the stored answer to a prompt: what follows it, up to the next prompt."""
-
-    async def until_next_prompt(stream: Stream) -> Stream:
-        async for message in stream:
-            if message.role == "user":
-                return
-            yield message
-
-    chain = Chain(runtime.store.read(prompt.session or "", after=prompt.sequence or 0))
-    await chain.extend([until_next_prompt], runtime.bare_run())
-    return chain

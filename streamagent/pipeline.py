@@ -14,7 +14,7 @@ from anyio import create_task_group, move_on_after
 
 from .errors import ConfigError
 from .message import Message
-from .protocols import RunContext, Source, Stage, Store, Stream, Tasks
+from .protocols import Duty, RunContext, Source, Stage, Store, Stream, Tasks, duty_of
 
 logger = logging.getLogger("streamagent")
 
@@ -40,6 +40,13 @@ class Pipeline:
         self.reply: tuple[Stage, ...] = tuple(reply)
         for stage in (*self.context, *self.reply):
             wants_run(stage)
+        _check_places([duty for stage in self.reply if (duty := duty_of(stage))])
+
+    @property
+    def shown(self) -> tuple[Stage, ...]:
+        """The reply stages behind the one that stores: they change only what is shown."""
+        stored = [number for number, stage in enumerate(self.reply, 1) if duty_of(stage) == "persist"]
+        return self.reply[stored[-1] if stored else 0 :]
 
     def __add__(self, other: Pipeline | Stage | Sequence[Stage]) -> Pipeline:
         """Append the stages of another pipeline, or reply stages."""
@@ -55,6 +62,13 @@ class Pipeline:
     def __str__(self) -> str:
         chain = ["store", *map(describe, self.context), "model", *map(describe, self.reply), "session"]
         return " → ".join(chain)
+
+
+def _check_places(duties: list[Duty]) -> None:
+    if len(set(duties)) < len(duties):
+        raise ConfigError(f"the stages that {' and '.join(duties)}: each duty stands once in a pipeline")
+    if duties == ["persist", "dispatch"]:
+        raise ConfigError("tool_dispatch stands before persist: so a call is stored before it runs, and its result too")
 
 
 def wants_run(stage: Stage) -> bool:
@@ -88,8 +102,12 @@ def describe(stage: Any) -> str:
     # The options of a factory are the free variables of the function that it returned.
     cells = zip(stage.__code__.co_freevars, stage.__closure__ or (), strict=True)
     values = [(variable, cell.cell_contents) for variable, cell in cells]
-    shown = ", ".join(f"{variable}={_short(value)}" for variable, value in values if not callable(value))
+    shown = ", ".join(f"{variable}={_short(value)}" for variable, value in values if not _is_left_out(value))
     return f"{factory}({shown})"
+
+
+def _is_left_out(value: Any) -> bool:
+    return value is None or value is False or callable(value)
 
 
 def _short(value: Any) -> str:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from .calls import ToolSpec
 from .message import Message
 
 Stream = AsyncGenerator[Message, None]
 Source = AsyncIterator[Message]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSpec:
-    """What a model is told about a tool.
-
-    Args:
-        name: What the model calls it by.
-        description: What it does, for the model.
-        parameters: JSON Schema (draft 2020-12) of its arguments, an object.
-    """
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,49 +84,6 @@ class Model(Protocol):
 
         Yields:
             Fragments of the answer; the last message is a `stop`, also on every expected failure.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
-    """What a running tool may know.
-
-    Args:
-        session: Id of the session.
-        call_id: The call's id, as the model knows it.
-        idempotency_key: Stable for this call, also when it is run again after a crash.
-        deadline: When the run ends, on anyio's clock, in seconds.
-        cancelled: Set when nobody waits for the result any more; a tool in a thread should look at it.
-    """
-
-    session: str
-    call_id: str
-    idempotency_key: str
-    deadline: float = math.inf
-    cancelled: threading.Event = field(default_factory=threading.Event)
-
-
-class Tool(Protocol):
-    """Something that a model may call."""
-
-    @property
-    def spec(self) -> ToolSpec:
-        """What the model is told."""
-        ...
-
-    @property
-    def timeout(self) -> float | None:
-        """Longest run of one call, in seconds; `None` for no limit."""
-        ...
-
-    async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
-        """Validate the arguments, run the call and return its result: text, or anything that JSON can hold.
-
-        Raises:
-            InvalidArguments: The arguments do not fit; the text tells the model what to mend.
-            ToolError: The call failed; the model reads this text.
-            Exception: Anything else is shown to the model with its type.
         """
         ...
 
@@ -226,8 +177,10 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return the messages that wait, oldest first."""
         ...
 
-    async def admit(self, session: str, *, fence: int, limit: int = 1) -> list[Message]:
-        """Give the oldest waiting messages their sequence and return them."""
+    async def admit(
+        self, session: str, *, fence: int, limit: int = 1, ids: Collection[str] | None = None
+    ) -> list[Message]:
+        """Give the oldest waiting messages their sequence and return them; with `ids`, only these messages."""
         ...
 
     async def unfinished(self, session: str) -> Unfinished:
@@ -326,3 +279,15 @@ class RunContext(Protocol):
 
 
 Stage = Callable[[Stream], Source] | Callable[[Stream, RunContext], Source]
+Duty = Literal["dispatch", "persist"]
+
+
+def mark(stage: Stage, duty: Duty) -> Stage:
+    """Say what a stage is there for, so that a pipeline can check its place: it runs calls, or stores messages."""
+    vars(stage)["duty"] = duty
+    return stage
+
+
+def duty_of(stage: Stage) -> Duty | None:
+    """Return what a stage was marked with."""
+    return getattr(stage, "duty", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
 from anyio import AsyncContextManagerMixin, CancelScope, create_task_group
@@ -53,8 +53,7 @@ class Runtime(AsyncContextManagerMixin):
                     yield self
                 finally:
                     with CancelScope(shield=True):  # bounded: closing a run is
-                        for reply in tuple(self.active.values()):
-                            await reply.aclose()
+                        await self._close_runs()
                     self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise_single(group)
@@ -91,6 +90,12 @@ class Runtime(AsyncContextManagerMixin):
         _check_id(new)
         await self.store.fork(session, new, at=at)
 
+    async def _close_runs(self) -> None:
+        """Close every run, also after one of them failed to close."""
+        async with AsyncExitStack() as stack:
+            for reply in self.active.values():
+                stack.push_async_callback(reply.aclose)
+
     def claim(self, session: str, reply: RunReply) -> None:
         """Make a reply the session's active run in this process.
 
@@ -106,9 +111,9 @@ class Runtime(AsyncContextManagerMixin):
         if self.active.get(session) is reply:
             del self.active[session]
 
-    def bare_run(self) -> BareRun:
-        """Make the run of a chain that only shows what is stored."""
-        return BareRun(self.tasks)
+    def bare_run(self, session: str) -> BareRun:
+        """Make the run of a chain that only shows what is stored: it may read, and nobody takes its writes."""
+        return BareRun(self.tasks, session, opened=(self.store, 0))
 
 
 ID_LIMIT = 256  # characters; an id is a key in every row

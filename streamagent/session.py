@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from anyio import CancelScope, EndOfStream, Event, create_memory_object_stream
+from anyio import CancelScope, Event, create_memory_object_stream
 from anyio.abc import ObjectStream
 
 from .driver import RunReply
 from .errors import MessageError, SessionBusy, SessionClosed
+from .hooks import Lane
 from .message import Message, clean_text
 from .message import new_id as mint_id
 from .protocols import Stream
@@ -58,7 +59,7 @@ class Session(ObjectStream[Message]):
 
         Raises:
             SessionClosed: The session's block was left.
-            MessageError: It is not a whole message of role `user` or `system`.
+            MessageError: It is not a whole message that a user may send.
             SessionBusy: The previous reply is being read by another task. From the reply: another handle's run of
                 this session is active.
             ConflictError: From the reply: the key was used before with another prompt.
@@ -81,7 +82,7 @@ class Session(ObjectStream[Message]):
 
         Raises:
             SessionClosed: The session's block was left, or `send_eof` was called.
-            MessageError: It is not a whole message of role `user` or `system`.
+            MessageError: It is not a whole message that a user may send.
             ConflictError: The key was used before with another message.
         """
         duplex = self._serve()
@@ -94,10 +95,40 @@ class Session(ObjectStream[Message]):
         """Return the next fragment of what the session says.
 
         Raises:
-            EndOfStream: `send_eof` was called and everything is answered.
-            SessionClosed: The session's block was left.
+            EndOfStream: `send_eof` was called and everything is answered, or the block was left meanwhile.
+            SessionClosed: The session's block was left before.
+            Exception: What a run failed with; the session goes on with what is sent next.
         """
         return await self._serve().receive()
+
+    async def steer(self, item: str | Message, *, client_key: str | None = None) -> None:
+        """Put a message into the run that is under way, at its next border: after the turn's tool results.
+
+        Without a run it is a prompt like another, answered by the next run. It is durable when this returns, and
+        whatever cuts the run before it is admitted, it stays in the inbox.
+
+        Args:
+            item: What to say.
+            client_key: Sending twice with the same key is one message.
+
+        Raises:
+            SessionClosed: The session's block was left.
+            MessageError: It is not a whole message that a user may send.
+            ConflictError: The key was used before with another message.
+        """
+        await self._enqueue(item, "steer", client_key)
+
+    async def follow_up(self, item: str | Message, *, client_key: str | None = None) -> None:
+        """Put a message behind all that the run has to do; the same run answers it. Otherwise as `steer`."""
+        await self._enqueue(item, "follow_up", client_key)
+
+    async def _enqueue(self, item: str | Message, lane: Lane, client_key: str | None) -> None:
+        self._check_open()
+        message = _as_prompt(item)
+        message = replace(message, query={**(message.query or {}), "lane": lane})
+        await self._runtime.store.enqueue(self.id, message, client_key=client_key)
+        if self._duplex is not None:
+            self._duplex.wake()
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; `receive` ends when everything is answered."""
@@ -142,10 +173,12 @@ class Session(ObjectStream[Message]):
     async def aclose(self) -> None:
         """Cut what runs and close both directions; idempotent."""
         self._closed = True
-        if self._duplex is not None:
-            await self._duplex.aclose()
-        if self._reply is not None:
-            await self._reply.aclose()
+        try:
+            if self._duplex is not None:
+                await self._duplex.aclose()
+        finally:
+            if self._reply is not None:
+                await self._reply.aclose()
 
     def _serve(self) -> Duplex:
         self._check_open()
@@ -158,13 +191,24 @@ class Session(ObjectStream[Message]):
             raise SessionClosed(f"session {self.id!r} is closed; open it again with agent.session({self.id!r})")
 
 
+SENDABLE = frozenset({"text", "image", "file", "data"})  # a call or a stop from outside would pass for the model's
+
+
 def _as_prompt(prompt: str | Message) -> Message:
+    if not isinstance(prompt, str | Message):
+        raise MessageError(f"what is sent to a session is text or a Message, not {prompt!r:.80}")
     message = Message.user(prompt) if isinstance(prompt, str) else prompt
-    if message.role not in ("user", "system") or message.more:
+    if message.role not in ("user", "system") or message.type not in SENDABLE or message.more:
         raise MessageError(
-            f"what is sent to a session is a whole message of role 'user' or 'system', not {message!r:.80}"
+            f"what is sent to a session is a whole message of role 'user' or 'system' and of type "
+            f"{', '.join(sorted(SENDABLE))}; not {message!r:.80}"
         )
     return replace(message, content=clean_text(message.content), session=None, sequence=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: Exception
 
 
 class Duplex:
@@ -174,13 +218,12 @@ class Duplex:
         self._runtime = runtime
         self._session = session
         self._plan = plan
-        self._outbox, self._inbox = create_memory_object_stream[Message](OUTBOX)
+        self._outbox, self._inbox = create_memory_object_stream[Message | _Failed](OUTBOX)
         self._scope = CancelScope()
         self._awake = Event()
         self._ended = Event()
-        self._error: Exception | None = None
         self.ending = False
-        runtime.tasks.start_soon(self._answer, name=f"streamagent session {session}")
+        runtime.tasks.start_soon(self._serve, name=f"streamagent session {session}")
 
     def wake(self) -> None:
         """Say that the inbox has something new."""
@@ -192,13 +235,11 @@ class Duplex:
         self._awake.set()
 
     async def receive(self) -> Message:
-        """Return the next fragment, or raise what the run failed with."""
-        try:
-            return await self._inbox.receive()
-        except EndOfStream:
-            if self._error is not None:
-                raise self._error from None
-            raise
+        """Return the next fragment, or raise what a run failed with."""
+        item = await self._inbox.receive()
+        if isinstance(item, _Failed):
+            raise item.error
+        return item
 
     async def aclose(self) -> None:
         """Cut the run and end the task."""
@@ -207,21 +248,32 @@ class Duplex:
             await self._ended.wait()
         self._inbox.close()
 
-    async def _answer(self) -> None:
+    async def _serve(self) -> None:
+        """Answer until the end; a run that fails is told to whoever receives, and the next prompt tries again."""
         try:
             with self._scope, self._outbox:
-                while not (self.ending and not await self._runtime.store.inbox(self._session)):
+                while True:
                     self._awake = Event()
-                    if await self._runtime.store.inbox(self._session):
-                        await self._forward()
-                    elif not self.ending:
+                    try:
+                        waiting = await self._answer()
+                    except Exception as error:  # noqa: BLE001 - raised again by `receive`
+                        await self._outbox.send(_Failed(error))
+                        waiting = False
+                    if not waiting:
+                        if self.ending:
+                            return
                         await self._awake.wait()
-        except Exception as error:  # noqa: BLE001 - raised again by `receive`
-            self._error = error
         finally:
             self._ended.set()
 
-    async def _forward(self) -> None:
+    async def _answer(self) -> bool:
+        """Answer the prompt that waits longest; return whether there was one."""
+        if other := self._runtime.active.get(self._session):
+            await other.wait()  # another handle's run, or an `ask` of this one
+            return True
+        if not await self._runtime.store.inbox(self._session):
+            return False
         async with RunReply(self._runtime, self._session, self._plan) as reply:
             async for message in reply:
                 await self._outbox.send(message)
+        return True

@@ -30,7 +30,7 @@ _STOPS: dict[Cause, dict[str, Any]] = {
     "ended": {"reason": "ended"},
     "error": {
         "reason": "error",
-        "error": {"kind": "internal", "message": "the run failed; see the log", "retryable": False},
+        "error": {"kind": "internal", "message": "the run failed; its reader got the error", "retryable": False},
     },
     "forked": {
         "reason": "aborted",
@@ -79,6 +79,8 @@ def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message]) ->
 
 def _cut(message: Message, cause: Cause) -> Message:
     query = {**(message.query or {}), "cut": cause}
+    if message.type == "tool_result":
+        query |= {"is_error": True}
     if message.type == "tool_call":
         query |= {"args": None, "invalid": "truncated"}
     return replace(message, content="", query=query, more=False, sequence=None)

@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
@@ -17,6 +16,7 @@ from uuid import UUID
 
 import orjson
 
+from streamagent.calls import Output
 from streamagent.errors import ToolError
 from streamagent.message import clean_text
 
@@ -24,21 +24,6 @@ MAX_BYTES = 50 * 1024  # about 12,000 tokens: one result cannot crowd out a conv
 MAX_LINES = 2_000
 NO_OUTPUT = "(no output)"
 _SLICE = 64 * 1024  # characters encoded at once: a huge text is never in memory twice
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The result of a tool call; a tool may return one to say more than text.
-
-    Args:
-        content: What the model reads.
-        is_error: The call failed, and `content` says why.
-        details: What programs read, as JSON can hold it; the model does not see it.
-    """
-
-    content: str
-    is_error: bool = False
-    details: Mapping[str, Any] | None = None
 
 
 class Capped:

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from streamagent.calls import ToolSpec
 from streamagent.message import Message
-from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream, ToolSpec
+from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
 from streamagent.reply import Reply
 
 Item = Message | Mapping[str, Any]

@@ -14,8 +14,9 @@ import anyio
 from streamagent._core.assembler import Assembler
 from streamagent._core.profiles import profile_for
 from streamagent._core.request import RequestBuilder
+from streamagent.calls import ToolSpec
 from streamagent.message import Message
-from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream, ToolSpec
+from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
 
 from .attempt import Attempt, Chunks
 from .base import ModelBase

@@ -14,9 +14,10 @@ from typing import Self
 
 import anyio
 
+from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError
 from streamagent.message import Message, afold
-from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream, ToolSpec
+from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
 
 from .base import ModelBase
 from .litellm import LiteLLMModel, require_asyncio

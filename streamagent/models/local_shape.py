@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
+from streamagent.calls import ToolSpec
 from streamagent.message import Message
-from streamagent.protocols import ToolSpec
 
 from .example import example_arguments, key_phrase
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from anyio import create_memory_object_stream
 from anyio.streams.memory import MemoryObjectSendStream
 
+from streamagent.errors import ConfigError
 from streamagent.message import Message
 from streamagent.protocols import RunContext, Stage, Stream
 
@@ -25,10 +26,10 @@ def buffer(size: int) -> Stage:
         size: How many messages may wait; 0 hands each over directly.
 
     Raises:
-        ValueError: `size` is negative.
+        ConfigError: `size` is no number of messages.
     """
-    if size < 0:
-        raise ValueError(f"buffer size is 0 or more messages, not {size}")
+    if not isinstance(size, int) or size < 0:
+        raise ConfigError(f"buffer size is 0 or more messages, not {size!r}")
 
     async def stage(stream: Stream, run: RunContext) -> Stream:
         outbox, inbox = create_memory_object_stream[Message | _Failed](size)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from streamagent.protocols import RunContext, Stage, Stream
+from streamagent.errors import ConfigError
+from streamagent.protocols import RunContext, Stage, Stream, mark
 
 LAGGED = frozenset({"text", "reasoning"})
 
@@ -21,17 +23,17 @@ def persist(*, lag_ms: float = 50, lag_bytes: int = 4096) -> Stage:
         lag_bytes: How much shown text may wait, in bytes of UTF-8.
 
     Raises:
-        ValueError: A negative lag.
+        ConfigError: A lag that is negative or without end.
         StoreError: From the stage, when a write fails; nothing that was not stored is passed on after it.
     """
-    if lag_ms < 0 or lag_bytes < 0:
-        raise ValueError(f"lag_ms and lag_bytes are 0 or more, not {lag_ms} and {lag_bytes}")
+    if not (0 <= lag_ms < math.inf and 0 <= lag_bytes < math.inf):
+        raise ConfigError(f"lag_ms and lag_bytes are 0 or more, not {lag_ms} and {lag_bytes}")
 
     async def stage(stream: Stream, run: RunContext) -> Stream:
         store, session, fence = run.store, run.session, run.fence
         lag = lag_ms / 1000
         async for message in stream:
-            if message.sequence is not None:  # stored already: a prompt from the inbox, a row of recovery
+            if message.sequence is not None or message.type == "progress":  # a row already, or nothing that lasts
                 yield message
             elif lag and (message.more or message.type in LAGGED):
                 waiting = store.write_soon(session, message, fence=fence, lag=lag)
@@ -42,4 +44,4 @@ def persist(*, lag_ms: float = 50, lag_bytes: int = 4096) -> Stage:
                 [sequence] = await store.write(session, [message], fence=fence)
                 yield replace(message, session=session, sequence=sequence)
 
-    return stage
+    return mark(stage, "persist")

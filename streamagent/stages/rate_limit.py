@@ -30,8 +30,9 @@ def rate_limit(
     Raises:
         ConfigError: A negative number, or an unknown scope.
     """
-    if min(messages, tool_calls) < 0 or scope not in ("run", "session"):
-        raise ConfigError(f"rate_limit takes counts of 0 or more and scope 'run' or 'session', not {scope!r}")
+    if not (_is_count(messages) and _is_count(tool_calls) and scope in ("run", "session")):
+        given = f"messages={messages!r}, tool_calls={tool_calls!r}, scope={scope!r}"
+        raise ConfigError(f"rate_limit takes whole numbers of 0 or more and scope 'run' or 'session', not {given}")
 
     async def stage(stream: Stream, run: RunContext) -> Stream:
         limits = {"messages": messages, "tool_calls": tool_calls}
@@ -43,8 +44,14 @@ def rate_limit(
                 # The turn is over, or nothing but refused messages would still stream: read no more of it.
                 yield _stop(message, limit={counts.refused: limits[counts.refused], "scope": scope})
                 return
+        if counts.refused:
+            yield Message.stop("rate_limit", limit={counts.refused: limits[counts.refused], "scope": scope})
 
     return stage
+
+
+def _is_count(value: object) -> bool:
+    return value == math.inf or (isinstance(value, int) and value >= 0)
 
 
 def _stop(last: Message, limit: dict[str, object]) -> Message:

@@ -2,54 +2,89 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from anyio import BrokenResourceError, create_memory_object_stream, move_on_after
+from anyio import create_memory_object_stream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from streamagent._core.output import Output, error_output, render
-from streamagent.errors import ConfigError, ToolError
+from streamagent.calls import AfterToolCall, BeforeToolCall, ExecutionMode, Tool
+from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.protocols import RunContext, Stage, Stream, Tool, ToolContext
+from streamagent.protocols import RunContext, Stage, Stream, mark
+
+from ._execution import Execution, Options
+
+RAW_SHOWN = 2000  # characters of unreadable arguments that the model is shown again
+CONCERNS = frozenset({"tool_call", "stop"})
+OUTBOX = 16  # messages of tools that wait for the reader; a tool that yields faster is held back
 
 
-def tool_dispatch(offered: Iterable[Tool] = (), /) -> Stage:
-    """Run tool calls in parallel, in the run's group, each as soon as everything downstream has dealt with the call.
+def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keyword
+    offered: Iterable[Tool] = (),
+    /,
+    *,
+    mode: ExecutionMode = "parallel",
+    before_tool_call: BeforeToolCall | None = None,
+    after_tool_call: AfterToolCall | None = None,
+    platform: Mapping[str, Any] | None = None,
+    announce: bool = False,
+) -> Stage:
+    """Run tool calls in the run's tasks, each when everything downstream has dealt with the call.
 
     With `persist` downstream a call is therefore stored before it runs. The results follow the turn's `stop`, in call
     order; when the turn does not go on (a limit, a truncated answer) they come before it. A call that must not run
     (unknown tool, unreadable arguments, a truncated answer) and one that fails get an error result that tells the
-    model why.
+    model why. When every result of a batch asks to terminate, a `stop` with reason `terminate` ends the run.
 
     Args:
         offered: The tools that may be called.
+        mode: Whether the calls of a batch run at the same time. They are prepared one by one in either case, and one
+            tool whose `execution_mode` is `sequential` makes its whole batch sequential.
+        before_tool_call: Asked before a call runs, with its prepared and validated arguments; may block it, replace
+            the arguments, or ask to terminate. What it raises is the call's error result.
+        after_tool_call: Asked after a call ran; may give another output. What it raises is the call's error result.
+        platform: What tools find as `context.platform`.
+        announce: Also yield `progress` messages when a call starts and ends, for `events`.
 
     Raises:
-        ConfigError: Two tools have one name.
+        ConfigError: Two tools have one name, or there is no such mode.
     """
-    tools = _by_name(offered)
+    if mode not in ("parallel", "sequential"):
+        raise ConfigError(f"tool_dispatch: mode is 'parallel' or 'sequential', not {mode!r}")
+    tools = Options(
+        tools=_by_name(offered),
+        sequential=mode == "sequential",
+        before=before_tool_call,
+        after=after_tool_call,
+        platform=platform or {},
+        announce=announce,
+    )
 
     async def stage(stream: Stream, run: RunContext) -> Stream:
-        # Unbounded, but it never holds more than one result for each call of a turn.
-        outbox, inbox = create_memory_object_stream[Message](math.inf)
-        batch = _Batch(inbox)
+        outbox, inbox = create_memory_object_stream[Message](OUTBOX)
         with outbox, inbox:
+            batch = _Batch(tools, run, outbox, inbox)
             async for message in stream:
-                while batch.calls and message.is_final:  # the turn does not go on: its stop is the last word
-                    yield await batch.next_result()
+                if message.type not in CONCERNS:
+                    yield message
+                    continue
+                # The stop of a turn that does not go on is the last word.
+                while message.is_final and (answer := await batch.next_answer()):
+                    yield answer
                 yield message
-                if message.type == "tool_call" and (call := batch.complete(message)):
-                    run.tasks.start_soon(_execute, call, tools, run, outbox.clone())
-                while batch.calls and message.type == "stop":
-                    yield await batch.next_result()
-            while batch.calls:
-                yield await batch.next_result()
+                batch.take(message)
+                while message.type == "stop" and (answer := await batch.next_answer()):
+                    yield answer
+                if batch.terminated and not message.is_final:
+                    yield Message.stop("terminate")
+                    return
+            while answer := await batch.next_answer():
+                yield answer
 
-    return stage
+    return mark(stage, "dispatch")
 
 
 def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
@@ -63,85 +98,68 @@ def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 
 class _Batch:
-    """The calls of a turn that wait for their results."""
+    """The calls of a turn."""
 
-    def __init__(self, inbox: MemoryObjectReceiveStream[Message]) -> None:
-        self.calls: deque[Message] = deque()
+    def __init__(
+        self,
+        options: Options,
+        run: RunContext,
+        outbox: MemoryObjectSendStream[Message],
+        inbox: MemoryObjectReceiveStream[Message],
+    ) -> None:
+        self._options = options
+        self._run = run
+        self._outbox = outbox
         self._inbox = inbox
-        self._early: dict[str, Message] = {}
         self._opened: dict[str, str] = {}
+        self._held: list[Message] = []
+        self._executions: deque[Execution] = deque()
+        self._last: Execution | None = None
+        self._early: dict[str, Message] = {}
+        self._votes: list[bool] = []
+        self.terminated = False
 
-    def complete(self, fragment: Message) -> Message | None:
-        """Return the call that a fragment completes, with as much of its arguments' text as a model is shown again."""
-        content = (self._opened.pop(fragment.id, "") + fragment.content)[:RAW_SHOWN]
-        if fragment.more:
-            self._opened[fragment.id] = content
-            return None
-        call = replace(fragment, content=content)
-        self.calls.append(call)
-        return call
+    def take(self, message: Message) -> None:
+        """Start a call that is complete; hold it until the batch is, while a tool may make that sequential."""
+        if message.type == "tool_call" and message.role == "assistant":
+            content = (self._opened.pop(message.id, "") + message.content)[:RAW_SHOWN]
+            if message.more:
+                self._opened[message.id] = content
+            else:
+                self._held.append(replace(message, content=content))
+        if message.type == "stop" or not any(map(_is_sequential, self._options.tools.values())):
+            self._start()
 
-    async def next_result(self) -> Message:
-        """Wait for the result of the oldest call."""
-        call = self.calls.popleft()
-        while call.id not in self._early:
-            result = await self._inbox.receive()
-            self._early[(result.query or {})["call"]] = result
-        return self._early.pop(call.id)
+    def _start(self) -> None:
+        names = [(call.query or {}).get("tool", "") for call in self._held]
+        asked = [self._options.tools[name] for name in names if name in self._options.tools]
+        sequential = self._options.sequential or any(map(_is_sequential, asked))
+        for call in self._held:
+            outbox = self._outbox.clone()
+            self._last = Execution(call, self._options, self._run, outbox, previous=self._last, sequential=sequential)
+            self._executions.append(self._last)
+            self._run.tasks.start_soon(self._last.execute)
+        self._held = []
 
+    async def next_answer(self) -> Message | None:
+        """Wait for what the tools say next; the results, which close the calls, come in call order.
 
-async def _execute(
-    call: Message, tools: Mapping[str, Tool], run: RunContext, outbox: MemoryObjectSendStream[Message]
-) -> None:
-    with outbox:
-        result = as_result(call, await _output(call, tools, run))
-        run.outcomes[call.id] = result
-        with suppress(BrokenResourceError):  # the stage has gone; the outcome is stored all the same
-            outbox.send_nowait(result)
-
-
-def as_result(call: Message, output: Output) -> Message:
-    """Make the `tool_result` that answers a call."""
-    query = call.query or {}
-    answer = {"tool": query.get("tool"), "id": query.get("id"), "call": call.id, "is_error": output.is_error}
-    details = {"details": output.details} if output.details else {}
-    return Message(role="tool", type="tool_result", content=output.content, query={**answer, **details})
-
-
-async def _output(call: Message, tools: Mapping[str, Tool], run: RunContext) -> Output:
-    query = call.query or {}
-    tool = tools.get(query.get("tool", ""))
-    if tool is None:
-        known = ", ".join(sorted(tools)) or "none"
-        return error_output(ToolError(f"Tool {query.get('tool')!r} not found. Available tools: {known}."))
-    if invalid := query.get("invalid"):
-        return error_output(ToolError(_REFUSED.get(invalid, "Not executed: {raw}").format(raw=call.content)))
-    context = ToolContext(
-        session=run.session,
-        call_id=query.get("id", call.id),
-        idempotency_key=f"{run.session}:{call.id}",
-        deadline=run.deadline,
-    )
-    return await _call(tool, query.get("args") or {}, context)
+        Returns:
+            The message; `None` when all calls have their result.
+        """
+        self._start()
+        while self._executions:
+            if result := self._early.pop(self._executions[0].call.id, None):
+                self._votes.append(self._executions.popleft().terminate)
+                return result
+            message = await self._inbox.receive()
+            if message.type != "tool_result" or message.more:
+                return message
+            self._early[(message.query or {})["call"]] = message
+        self.terminated = bool(self._votes) and all(self._votes)
+        self._votes, self._last = [], None
+        return None
 
 
-RAW_SHOWN = 2000  # characters of unreadable arguments that the model is shown again
-
-_REFUSED = {
-    "bad_json": "Not executed: the arguments are not valid JSON. Send the call again with valid JSON. Received: {raw}",
-    "not_object": "Not executed: the arguments must be a JSON object. Received: {raw}",
-    "truncated": "Not executed: the answer was cut off before this call was complete. Send the call again.",
-}
-
-
-async def _call(tool: Tool, arguments: Mapping[str, object], context: ToolContext) -> Output:
-    try:
-        with move_on_after(tool.timeout) as scope:
-            return render(await tool.run(arguments, context))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool is foreign code; its failure is data
-        return error_output(error)
-    finally:
-        context.cancelled.set()
-    if not scope.cancelled_caught:
-        raise AssertionError("only a timeout leads here")
-    return error_output(ToolError(f"{tool.spec.name} did not finish within {tool.timeout:g} s and was stopped."))
+def _is_sequential(tool: Tool) -> bool:
+    return getattr(tool, "execution_mode", "parallel") == "sequential"

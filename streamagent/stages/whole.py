@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamagent.errors import MessageTooLarge
+from streamagent.errors import ConfigError, MessageTooLarge
 from streamagent.message import Message, fold
 from streamagent.protocols import Stage, Stream
 
@@ -18,8 +18,11 @@ def whole(*, max_chars: int = MAX_CHARS) -> Stage:
         max_chars: Characters that all incomplete messages may hold together.
 
     Raises:
+        ConfigError: `max_chars` is below 1.
         MessageTooLarge: From the stage, when they hold more.
     """
+    if not max_chars >= 1:
+        raise ConfigError(f"whole holds 1 character or more, not {max_chars}")
 
     async def stage(stream: Stream) -> Stream:
         parts: dict[str, list[Message]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from streamagent.errors import ConfigError, ConflictError
 
@@ -76,12 +77,17 @@ def fork(ledger: Ledger, new: str, at: int | None) -> None:
     target.begin(replace(point, tail=[_in_fork(row, at) for row in point.tail]))
 
 
+_CUT: dict[str, dict[str, Any]] = {
+    "tool_call": {"args": None, "invalid": "truncated"},
+    "tool_result": {"is_error": True},
+}
+
+
 def _in_fork(row: Row, at: int) -> Row:
     """Close a row as it was at the fork; a call that had no result then waits for one."""
     query = row.query
     if row.state == "open":
-        cut = {"cut": "forked"} | ({"args": None, "invalid": "truncated"} if row.type == "tool_call" else {})
-        query = merge_queries(query, encode_query(cut))
+        query = merge_queries(query, encode_query({"cut": "forked", **_CUT.get(row.type, {})}))
     answered_later = row.answered is not None and row.answered > at
     waits = row.type == "tool_call" and (row.state != "closed" or answered_later)
     return replace(

@@ -7,12 +7,12 @@ import functools
 import inspect
 import re
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from streamagent._core.output import Capped, Output, describe, text_of
+from streamagent._core.output import Capped, describe, text_of
+from streamagent.calls import ExecutionMode, Output, ToolContext, ToolSpec
 from streamagent.errors import ConfigError, ToolError
-from streamagent.protocols import ToolContext, ToolSpec
 
 from .docstring import parse_docstring
 from .json_schema import check_object, from_schema
@@ -20,6 +20,7 @@ from .schema import Parameters, Signature, from_signature, read_signature
 from .threads import run_in_thread
 
 P = ParamSpec("P")
+Prepare = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 R = TypeVar("R")
 
 TIMEOUT = 60.0  # seconds
@@ -29,7 +30,8 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what all providers take
 class FunctionTool(Generic[P, R]):
     """A function as a `Tool`, which can still be called as the function.
 
-    A synchronous function runs in a worker thread. A generator's pieces are joined, with bounded memory.
+    A synchronous function runs in a worker thread, where a generator's pieces are joined, with bounded memory. What an
+    async generator yields is streamed.
 
     Args:
         function: What to call; a parameter annotated `ToolContext` gets the context and is hidden from the model.
@@ -37,13 +39,16 @@ class FunctionTool(Generic[P, R]):
         description: What it does; the first paragraph of the docstring by default.
         parameters: JSON Schema of the arguments; derived from the annotations and the docstring by default.
         timeout: Longest run of one call, in seconds; `None` for no limit.
+        prepare_arguments: Mends what a model sent, before it is validated: arguments in, arguments out.
+        execution_mode: `sequential` lets no other call of the same answer run at the same time.
+        requires_approval: A person has to agree to each call, or to those for whose arguments this is true.
 
     Raises:
         ConfigError: The name is not one that providers take, the timeout is not positive, the parameters are not an
             object's, or the function cannot be called by name.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a tool, all by keyword
         self,
         function: Callable[P, R],
         *,
@@ -51,6 +56,9 @@ class FunctionTool(Generic[P, R]):
         description: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         timeout: float | None = TIMEOUT,
+        prepare_arguments: Prepare | None = None,
+        execution_mode: ExecutionMode = "parallel",
+        requires_approval: bool | Callable[[Mapping[str, Any]], bool] = False,
     ) -> None:
         inner = function.func if isinstance(function, functools.partial) else function
         self.name = _checked_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
@@ -58,8 +66,15 @@ class FunctionTool(Generic[P, R]):
             raise ConfigError(f"tool {self.name!r}: a timeout is more than 0 seconds, or None; not {timeout}")
         if parameters is not None:
             check_object(parameters)
+        if execution_mode not in ("parallel", "sequential"):
+            raise ConfigError(
+                f"tool {self.name!r}: execution_mode is 'parallel' or 'sequential', not {execution_mode!r}"
+            )
         read_signature(function, evaluate=False)
         self.timeout = timeout
+        self.execution_mode: ExecutionMode = execution_mode
+        self.requires_approval = requires_approval
+        self._prepare = prepare_arguments
         self._function: Callable[..., R] = function
         self._schema = parameters
         summary, self._descriptions = parse_docstring(inspect.getdoc(inner))
@@ -82,6 +97,9 @@ class FunctionTool(Generic[P, R]):
             description=self._description,
             parameters=self._schema,
             timeout=self.timeout,
+            prepare_arguments=self._prepare,
+            execution_mode=self.execution_mode,
+            requires_approval=self.requires_approval,
         )
 
     def __repr__(self) -> str:
@@ -95,6 +113,14 @@ class FunctionTool(Generic[P, R]):
             ConfigError: The parameters have no JSON Schema, or do not fit the function.
         """
         return ToolSpec(name=self.name, description=self._description, parameters=self._parameters.schema)
+
+    def prepare(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Mend and validate the arguments of a call.
+
+        Raises:
+            InvalidArguments: They do not fit; the text tells the model what to mend.
+        """
+        return self._parameters.validate(arguments if self._prepare is None else self._prepare(arguments))
 
     async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
         """Check the arguments, call the function and return its result.
@@ -116,9 +142,9 @@ class FunctionTool(Generic[P, R]):
                 (result,) = await run_in_thread(functools.partial(_call, call, context.cancelled), context.cancelled)
             if inspect.isawaitable(result):
                 result = await result
-            return await _join_async(result) if inspect.isasyncgen(result) else result
         except SystemExit as error:
             raise ToolError(f"the tool tried to end the process with exit code {error.code!r}") from error
+        return result
 
     @functools.cached_property
     def _signature(self) -> Signature:
@@ -144,6 +170,9 @@ def tool(
     description: str | None = ...,
     parameters: Mapping[str, Any] | None = ...,
     timeout: float | None = ...,
+    prepare_arguments: Prepare | None = ...,
+    execution_mode: ExecutionMode = ...,
+    requires_approval: bool | Callable[[Mapping[str, Any]], bool] = ...,
 ) -> FunctionTool[P, R]: ...
 
 
@@ -154,6 +183,9 @@ def tool(
     description: str | None = ...,
     parameters: Mapping[str, Any] | None = ...,
     timeout: float | None = ...,
+    prepare_arguments: Prepare | None = ...,
+    execution_mode: ExecutionMode = ...,
+    requires_approval: bool | Callable[[Mapping[str, Any]], bool] = ...,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -217,18 +249,6 @@ def _join(pieces: Generator[Any, Any, Any], cancelled: threading.Event) -> Outpu
                 if cancelled.is_set():
                     break
         except Exception as error:  # noqa: BLE001 - foreign code; what it made before it failed is worth keeping
-            return _failed(capped, error)
-    return capped.output()
-
-
-async def _join_async(pieces: AsyncGenerator[Any, Any]) -> Output:
-    """Join what an async generator yields, up to an error."""
-    capped = Capped()
-    async with contextlib.aclosing(pieces):
-        try:
-            async for piece in pieces:
-                _add(capped, piece)
-        except Exception as error:  # noqa: BLE001 - as in `_join`
             return _failed(capped, error)
     return capped.output()
 

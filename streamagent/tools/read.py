@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from streamagent._core.output import MAX_BYTES, MAX_LINES, Output
+from streamagent._core.output import MAX_BYTES, MAX_LINES
+from streamagent.calls import Output, Tool, ToolContext
 from streamagent.errors import ConfigError, ToolError
 from streamagent.message import clean_text
-from streamagent.protocols import Tool, ToolContext
 
 from .beneath import open_beneath, real_root
 from .function import tool

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
+from streamagent.calls import ToolContext
 from streamagent.errors import ConfigError, InvalidArguments
-from streamagent.protocols import ToolContext
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from streamagent._core.output import MAX_BYTES, MAX_LINES, NO_OUTPUT, Capped, Output, describe, error_output, render
+from streamagent._core.output import MAX_BYTES, MAX_LINES, NO_OUTPUT, Capped, describe, error_output, render
+from streamagent.calls import Output
 from streamagent.errors import InvalidArguments, ToolError
 
 

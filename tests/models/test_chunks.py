@@ -6,8 +6,9 @@ import anyio
 import pytest
 
 from streamagent._core.sse import DONE
+from streamagent.calls import ToolSpec
 from streamagent.errors import ModelError
-from streamagent.protocols import ModelSettings, ToolSpec
+from streamagent.protocols import ModelSettings
 
 from .script import ANSWER, ScriptedModel, delta
 

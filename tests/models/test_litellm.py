@@ -5,11 +5,12 @@ import asyncio
 import anyio
 import pytest
 
+from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.models.litellm import LiteLLMModel
 from streamagent.models.retry import RetryPolicy
-from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, ToolSpec
+from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings
 from streamagent.testing.provider import Response, call, delta, finish, scripted_provider, sse, text, usage
 
 from .script import Naps

@@ -12,11 +12,12 @@ import types
 import anyio
 import pytest
 
+from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.models import local, local_server
 from streamagent.models.local import LocalModel, local_available, stop_local_servers
-from streamagent.protocols import ModelSettings, ToolSpec
+from streamagent.protocols import ModelSettings
 
 from .test_litellm import NOISE
 

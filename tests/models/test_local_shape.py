@@ -2,9 +2,9 @@
 
 import pytest
 
+from streamagent.calls import ToolSpec
 from streamagent.message import Message
 from streamagent.models.local_shape import question, results, shape_answer, shape_call
-from streamagent.protocols import ToolSpec
 
 
 def spec(name, description, **properties):

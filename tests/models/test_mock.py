@@ -3,9 +3,10 @@
 import anyio
 import pytest
 
+from streamagent.calls import ToolSpec
 from streamagent.message import Message
 from streamagent.models.mock import MockModel
-from streamagent.protocols import ModelSettings, ToolSpec
+from streamagent.protocols import ModelSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ import anyio
 import pytest
 
 from streamagent import Agent, ToolContext, ToolError, tool, tool_dispatch
+from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.protocols import ToolSpec
 from streamagent.testing.stages import check_stage
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
 

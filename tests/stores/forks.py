@@ -205,7 +205,8 @@ class ForkContract:
         await store.write("s", [replace(result, content="5")], fence=fence)
         left = await store.unfinished("f")
         assert (list(left.open), list(left.calls)) == ([], [])
-        assert [message.content for message in await rows(store, "f")] == ["{}", "1"]
+        found = (await rows(store, "f"))[1]
+        assert (found.content, found.query) == ("1", {**result.query, "cut": "forked", "is_error": True})
 
     # forks of forks
 
@@ -416,6 +417,8 @@ class Copied:
         return Copied(fence, [_closed(row) if row.more else row for row in self.rows[:at]])
 
 
+MARKS = {"tool_call": {"args": None, "invalid": "truncated"}, "tool_result": {"is_error": True}}
+
+
 def _closed(row):
-    cut = {"cut": "forked"} | ({"args": None, "invalid": "truncated"} if row.type == "tool_call" else {})
-    return replace(row, more=False, query={**(row.query or {}), **cut})
+    return replace(row, more=False, query={**(row.query or {}), "cut": "forked", **MARKS.get(row.type, {})})

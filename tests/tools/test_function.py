@@ -9,9 +9,8 @@ from contextvars import ContextVar
 import anyio
 import pytest
 
-from streamagent._core.output import Output
+from streamagent.calls import Output, ToolContext
 from streamagent.errors import ConfigError, InvalidArguments, ToolError
-from streamagent.protocols import ToolContext
 from streamagent.tools.function import TIMEOUT, FunctionTool, tool
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -322,8 +321,7 @@ async def test_cancellation_reaches_an_async_tool():
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_the_pieces_of_a_generator_are_joined(kind):
+async def test_the_pieces_of_a_generator_are_joined():
     """Text as it is, other values as lines of JSON."""
 
     def pieces():
@@ -331,27 +329,43 @@ async def test_the_pieces_of_a_generator_are_joined(kind):
         yield "b\n"
         yield {"c": 1}
 
-    async def apieces():
-        for piece in pieces():
-            yield piece
-
-    assert await call(tool(pieces if kind == "sync" else apieces)) == Output('ab\n{"c":1}\n')
+    assert await call(tool(pieces)) == Output('ab\n{"c":1}\n')
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_a_generator_that_fails_keeps_what_it_made(kind):
+async def test_an_async_generator_is_handed_on_to_be_streamed():
+    @tool
+    async def pieces():
+        yield "a"
+        yield {"b": 1}
+
+    assert [piece async for piece in await call(pieces)] == ["a", {"b": 1}]
+
+
+@pytest.mark.anyio
+async def test_arguments_are_prepared_before_they_are_validated():
+    @tool(prepare_arguments=lambda arguments: {"product": arguments.get("item", "?")})
+    def find(product: str) -> str:
+        """Find."""
+        return product
+
+    assert find.prepare({"item": 7}) == {"product": "7"}
+
+
+def test_an_unknown_execution_mode_is_refused():
+    with pytest.raises(ConfigError, match="execution_mode"):
+        tool(name="x", execution_mode="serial")(lambda: 1)
+
+
+@pytest.mark.anyio
+async def test_a_generator_that_fails_keeps_what_it_made():
     """One result: what came, and the error."""
 
     def pieces():
         yield "begun"
         raise ValueError("broke")
 
-    async def apieces():
-        yield "begun"
-        raise ValueError("broke")
-
-    output = await call(tool(pieces if kind == "sync" else apieces))
+    output = await call(tool(pieces))
     assert output == Output("begun\nValueError: broke", is_error=True)
 
 

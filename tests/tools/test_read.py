@@ -5,9 +5,9 @@ import tracemalloc
 
 import pytest
 
-from streamagent._core.output import MAX_BYTES, MAX_LINES, Output
+from streamagent._core.output import MAX_BYTES, MAX_LINES
+from streamagent.calls import Output, ToolContext
 from streamagent.errors import ConfigError, ToolError
-from streamagent.protocols import ToolContext
 from streamagent.tools import read as module
 from streamagent.tools.read import read_tool
 

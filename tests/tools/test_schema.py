@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
+from streamagent.calls import ToolContext
 from streamagent.errors import ConfigError, InvalidArguments
-from streamagent.protocols import ToolContext
 from streamagent.tools.schema import MAX_ECHO, MAX_PROBLEMS, from_signature, read_signature
 
 

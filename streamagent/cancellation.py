@@ -1,0 +1,29 @@
+"""Cancellation, told apart from errors that look like it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from anyio import current_effective_deadline
+
+
+def must_propagate(error: BaseException) -> bool:
+    """Tell whether an exception of foreign code is not that code's failure but its end by whoever runs it.
+
+    A tool that awaits something that was cancelled elsewhere raises the same class of exception as one that is
+    cancelled; only the second is the business of the task that runs it.
+    """
+    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+        return True
+    return not isinstance(error, Exception) and _is_cancelled()
+
+
+def _is_cancelled() -> bool:
+    if current_effective_deadline() == -math.inf:
+        return True
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # another event loop than asyncio's
+        return False
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,259 @@
+"""One tool call on its way from the model's words to a result."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from anyio import (
+    BrokenResourceError,
+    CancelScope,
+    ClosedResourceError,
+    Event,
+    WouldBlock,
+    current_time,
+    from_thread,
+    move_on_after,
+)
+from anyio.streams.memory import MemoryObjectSendStream
+
+from streamagent._core.output import describe, error_output, render, text_of
+from streamagent.calls import AfterToolCall, BeforeToolCall, Decision, Output, Tool, ToolCall, ToolContext
+from streamagent.cancellation import must_propagate
+from streamagent.errors import ToolError
+from streamagent.message import Message, clean_text, new_id
+from streamagent.protocols import RunContext
+
+BLOCKED = "Tool execution was blocked"
+
+_REFUSED = {
+    "bad_json": "Not executed: the arguments are not valid JSON. Send the call again with valid JSON. Received: {raw}",
+    "not_object": "Not executed: the arguments must be a JSON object. Received: {raw}",
+    "truncated": "Not executed: the answer was cut off before this call was complete. Send the call again.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `tool_dispatch` was told; see there."""
+
+    tools: Mapping[str, Tool]
+    sequential: bool = False
+    before: BeforeToolCall | None = None
+    after: AfterToolCall | None = None
+    platform: Mapping[str, Any] = field(default_factory=dict)
+    announce: bool = False
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(self.tools)}]{', sequential' if self.sequential else ''}"
+
+
+class Execution:
+    """A call that is being executed.
+
+    Args:
+        call: The call, complete.
+        options: What the dispatcher was told.
+        run: The run.
+        outbox: Where progress and the result go.
+        previous: The call before it in the batch, which it waits for: in a sequential batch until that is finished,
+            in a parallel one until that is prepared.
+        sequential: The batch is executed one by one.
+    """
+
+    def __init__(  # noqa: PLR0913 - made by tool_dispatch alone
+        self,
+        call: Message,
+        options: Options,
+        run: RunContext,
+        outbox: MemoryObjectSendStream[Message],
+        *,
+        previous: Execution | None,
+        sequential: bool,
+    ) -> None:
+        self.call = call
+        self.passed = Event()
+        self.terminate = False
+        self._options = options
+        self._run = run
+        self._outbox = outbox
+        self._previous = previous
+        self._sequential = sequential
+        self._result_id = new_id()
+        self._opened = False
+        self._thread = threading.get_ident()
+
+    async def execute(self) -> None:
+        """Take the call through all steps; its last message is its result."""
+        with self._outbox:
+            try:
+                if self._previous is not None:
+                    await self._previous.passed.wait()
+                    self._previous = None
+                output = await self._output()
+                self.terminate = output.terminate
+                result = self._run.outcomes[self.call.id] = self._result(output)
+                await self._announce("end", output.content, is_error=output.is_error)
+                await self._send(result)
+            finally:
+                self.passed.set()
+
+    async def _output(self) -> Output:
+        await self._announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
+        try:
+            tool, asked, decision = await self._prepare()
+        except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
+            return _failure(error)
+        if decision is not None and decision.block is not None:
+            return Output(decision.block or BLOCKED, is_error=True, terminate=decision.terminate)
+        if not self._sequential:
+            self.passed.set()
+        output = await self._call(tool, asked)
+        if self._options.after is None:
+            return output
+        try:
+            return await _settled(self._options.after(asked, output)) or output
+        except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
+            return _failure(error)
+
+    async def _prepare(self) -> tuple[Tool, ToolCall, Decision | None]:
+        """Find the tool, prepare and validate the arguments, ask the hook."""
+        query = self.call.query or {}
+        tool = self._tool(query)
+        arguments = query.get("args") or {}
+        if prepare := getattr(tool, "prepare", None):
+            arguments = await _settled(prepare(arguments))
+        asked = ToolCall(id=self.call.id, tool=tool.spec.name, args=arguments, context=self._context(query))
+        if self._options.before is None:
+            return tool, asked, None
+        decision = await _settled(self._options.before(asked))
+        if decision is not None and decision.args is not None:
+            asked = replace(asked, args=decision.args)
+        return tool, asked, decision
+
+    def _tool(self, query: Mapping[str, Any]) -> Tool:
+        tool = self._options.tools.get(query.get("tool", ""))
+        if tool is None:
+            known = ", ".join(sorted(self._options.tools)) or "none"
+            raise ToolError(f"Tool {query.get('tool')!r} not found. Available tools: {known}.")
+        if invalid := query.get("invalid"):
+            raise ToolError(_REFUSED.get(invalid, "Not executed: {raw}").format(raw=self.call.content))
+        return tool
+
+    def _context(self, query: Mapping[str, Any]) -> ToolContext:
+        return ToolContext(
+            session=self._run.session,
+            call_id=query.get("id", self.call.id),
+            idempotency_key=f"{self._run.session}:{self.call.id}",
+            deadline=self._run.deadline,
+            platform=self._options.platform,
+            report=self._report,
+        )
+
+    async def _call(self, tool: Tool, asked: ToolCall) -> Output:
+        """Wait for the tool in a task of its own: one that does not listen to its timeout cannot hold the run."""
+        limit = math.inf if tool.timeout is None else tool.timeout
+        running = _Running()
+        self._run.tasks.start_soon(self._drive, tool, asked, running)
+        try:
+            with move_on_after(min(limit, self._run.deadline - current_time())):
+                await running.done.wait()
+        finally:
+            asked.context.cancelled.set()
+        if running.output is not None:
+            return running.output
+        running.abandoned = True
+        running.scope.cancel()
+        late = current_time() >= self._run.deadline
+        when = "before the run's deadline" if late else f"within {limit:g} s"
+        return error_output(ToolError(f"{tool.spec.name} did not finish {when} and was stopped."))
+
+    async def _drive(self, tool: Tool, asked: ToolCall, running: _Running) -> None:
+        with running.scope:
+            try:
+                value = await tool.run(asked.args, asked.context)
+                output = await self._stream(value, running) if isinstance(value, AsyncIterator) else render(value)
+            except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
+                output = _failure(error)
+            if not running.abandoned:
+                running.output = output
+            running.done.set()
+
+    async def _stream(self, pieces: AsyncIterator[Any], running: _Running) -> Output:
+        """Pass on what a tool yields, piece by piece; what follows an error is the error."""
+        try:
+            async with aclosing(pieces) if isinstance(pieces, AsyncGenerator) else nullcontext():
+                async for piece in pieces:
+                    if running.abandoned:
+                        break
+                    text = piece if isinstance(piece, str) else f"{text_of(piece)}\n"
+                    await self._send(self._fragment(clean_text(text)))
+        except Exception as error:  # noqa: BLE001 - foreign code; what it made before it failed is kept
+            return Output(f"\n{describe(error)}" if self._opened else describe(error), is_error=True)
+        return Output("")
+
+    def _fragment(self, text: str) -> Message:
+        """Make a piece of the result that is still open; the first one says which call it answers."""
+        query = None if self._opened else self._answer(is_error=False)
+        self._opened = True
+        return Message(id=self._result_id, role="tool", type="tool_result", content=text, query=query, more=True)
+
+    def _result(self, output: Output) -> Message:
+        query = self._answer(is_error=output.is_error) | ({"details": output.details} if output.details else {})
+        return Message(id=self._result_id, role="tool", type="tool_result", content=output.content, query=query)
+
+    def _answer(self, *, is_error: bool) -> dict[str, Any]:
+        asked = self.call.query or {}
+        return {"tool": asked.get("tool"), "id": asked.get("id"), "call": self.call.id, "is_error": is_error}
+
+    async def _announce(self, state: str, content: str = "", **more: Any) -> None:
+        if self._options.announce:
+            await self._send(self._progress(state, content, **more))
+
+    def _progress(self, state: str, content: str, **more: Any) -> Message:
+        query = {**self._answer(is_error=False), "state": state, **more}
+        return Message(role="tool", type="progress", content=content, query=query)
+
+    def _report(self, text: str) -> None:
+        """Show what a tool says of its progress, from whatever thread it does; dropped when nobody keeps up."""
+        if threading.get_ident() != self._thread:
+            from_thread.run_sync(partial(self._report, text))
+            return
+        try:
+            self._outbox.send_nowait(self._progress("update", clean_text(text)))
+        except (WouldBlock, BrokenResourceError, ClosedResourceError):
+            return
+
+    async def _send(self, message: Message) -> None:
+        try:
+            await self._outbox.send(message)
+        except (BrokenResourceError, ClosedResourceError):
+            return  # the stage has gone; the outcome is stored all the same
+
+
+@dataclass(slots=True)
+class _Running:
+    """A tool at work, and what came of it."""
+
+    done: Event = field(default_factory=Event)
+    scope: CancelScope = field(default_factory=CancelScope)
+    output: Output | None = None
+    abandoned: bool = False
+
+
+def _failure(error: BaseException) -> Output:
+    """Make a result of what a tool or a hook raised: they are foreign code, their failure is data."""
+    if must_propagate(error):
+        raise error
+    return error_output(error)
+
+
+async def _settled(value: Any) -> Any:
+    """Take what a plain or an async function of a user returned."""
+    return await value if inspect.isawaitable(value) else value
