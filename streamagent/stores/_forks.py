@@ -74,7 +74,7 @@ def fork(ledger: Ledger, new: str, at: int | None) -> None:
     if target.taken:
         raise ConflictError(f"session {new!r} exists; give the fork another id")
     point = ledger.point(at)
-    target.begin(replace(point, tail=[_in_fork(row, at) for row in point.tail]))
+    target.begin(replace(point, tail=[_in_fork(row, point) for row in point.tail]))
 
 
 _CUT: dict[str, dict[str, Any]] = {
@@ -83,12 +83,12 @@ _CUT: dict[str, dict[str, Any]] = {
 }
 
 
-def _in_fork(row: Row, at: int) -> Row:
+def _in_fork(row: Row, point: ForkPoint) -> Row:
     """Close a row as it was at the fork; a call that had no result then waits for one."""
     query = row.query
     if row.state == "open":
         query = merge_queries(query, encode_query({"cut": "forked", **_CUT.get(row.type, {})}))
-    answered_later = row.answered is not None and row.answered > at
+    answered_later = row.answered is not None and row.answered > point.sequence
     waits = row.type == "tool_call" and (row.state != "closed" or answered_later)
     return replace(
         row,
@@ -99,4 +99,5 @@ def _in_fork(row: Row, at: int) -> Row:
         saved=None,
         answered=None if waits else row.answered,
         client_key=None,
+        source=row.source or point.parent,
     )

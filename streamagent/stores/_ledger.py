@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from streamagent.errors import ConflictError, LeaseLost, MessageError
-from streamagent.message import Message, Role, clean_text
+from streamagent.message import ROLES, Message, Role, clean_text
 
 from ._codec import PIECE, as_utc, check_name, decode_query, encode_query, merge_queries, utf8_size
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 State = Literal["inbox", "open", "unanswered", "closed"]
 _INT64 = 1 << 63
+UNREADABLE = "unreadable"
 _PAIRED = frozenset({"tool_call", "tool_result"})
 
 
@@ -33,7 +34,8 @@ class Row:
         state: `inbox` (no sequence yet), `open`, `unanswered` (a complete call without a result) or `closed`.
         saved: State in the table; `None` for a row that is not there.
         answered: Sequence of the result, of a call that has one.
-        source: Session whose message of this id has the content, `size` bytes of it.
+        source: Session that it was forked from; in a table, whose row of this id has the content, `size` bytes of it.
+        flaw: Why it cannot be read; its type is then `unreadable`; the table keeps what it holds.
     """
 
     id: str
@@ -52,6 +54,7 @@ class Row:
     saved: State | None = None
     answered: int | None = None
     source: str | None = None
+    flaw: str | None = None
 
     @classmethod
     def of(cls, fragment: Message) -> Row:
@@ -60,8 +63,10 @@ class Row:
         Raises:
             MessageError: It holds what cannot be stored; the text names it.
         """
-        for name in ("id", "prev", "role", "type"):
+        for name in ("id", "prev", "type"):
             check_name(f"message {name}", getattr(fragment, name))
+        if fragment.role not in ROLES:
+            raise MessageError(f"message {fragment.id}: its role {fragment.role!r:.80} is none of {sorted(ROLES)}")
         if not -_INT64 <= fragment.attempt < _INT64:
             raise MessageError(f"message {fragment.id}: its attempt does not fit into 64 bits")
         content = clean_text(fragment.content)
@@ -82,6 +87,11 @@ class Row:
     def spread(self) -> bool:
         """Its content is in pieces: it is large, or not complete."""
         return self.state == "open" or self.size > PIECE
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """The query, decoded; of a row that cannot be read: why."""
+        return decode_query(self.query) if self.flaw is None else {UNREADABLE: self.flaw}
 
     def extend(self, content: str, *, more: bool) -> None:
         """Append text."""
@@ -107,7 +117,7 @@ class Row:
             role=self.role,
             type=self.type,
             content="".join(self.pieces) if content is None else content,
-            query=decode_query(self.query),
+            query=self.facts,
             more=self.state == "open",
             attempt=self.attempt,
             created_at=self.created_at,
@@ -187,7 +197,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def forks(self) -> Sequence[str]:
-        """Return sessions that share rows of this one; some of them, when they are many."""
+        """Return sessions that share rows of this one, three at most."""
 
     @abstractmethod
     def sibling(self, session: str) -> Ledger:
@@ -209,11 +219,11 @@ class Ledger(ABC):
     def write(self, parts: Collection[Row], *, fence: int) -> dict[str, int]:
         """Open and continue messages, each in one part; return their sequences by id."""
         self._check(fence)
-        rows = [self.find(part.id) for part in parts]
-        for part, row in zip(parts, rows, strict=True):
+        pairs = [(part, self.find(part.id)) for part in parts]
+        for part, row in pairs:
             if self.shares(part.id) if row is None else row.state != "open":
                 raise closed_error(part.id)
-        return {part.id: self._take(part, row) for part, row in zip(parts, rows, strict=True)}
+        return {part.id: self._take(part, row) for part, row in pairs}
 
     def enqueue(self, row: Row, *, client_key: str | None) -> Row:
         """Put a whole message into the inbox, or return the equal one that was sent under this key before."""
@@ -282,10 +292,10 @@ class Ledger(ABC):
         self.put(row)
         answered = query.get("call") if row.type == "tool_result" else None
         call = self.find(answered) if isinstance(answered, str) else None
-        if call is not None and call.type == "tool_call" and call.state != "open" and call.answered is None:
+        if call is not None and call.state in ("unanswered", "closed") and call.answered is None:
             call.state, call.answered = "closed", row.sequence
             self.put(call)
 
 
 def _substance(row: Row) -> tuple[str, str, str, object]:
-    return row.role, row.type, "".join(row.pieces), decode_query(row.query)
+    return row.role, row.type, "".join(row.pieces), row.facts

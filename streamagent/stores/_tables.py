@@ -1,39 +1,20 @@
-"""Statements on an SQLite store's tables. Each function is called on the connection's own thread."""
+"""The ledger of a session in an SQLite store's tables; used on the writing connection's own thread."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamagent.errors import LeaseLost
 
-from ._codec import decode_time, encode_time, pack, utf8_size
-from ._forks import ForkPoint, Part, lineage
+from ._codec import encode_time, pack
+from ._forks import ForkPoint
 from ._ledger import Ledger, Row
+from ._rows import read_lineage, read_pieces, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
-
-# A row that a fork closed for itself has its content, and mostly its query, in the row of its source.
-_SOURCE = (
-    "SELECT {} FROM messages AS origin"
-    " WHERE origin.id = messages.id AND origin.tenant = messages.tenant AND origin.session = messages.source"
-)
-_OF_SOURCE = _SOURCE.format("ifnull(CAST(substr(CAST(content AS BLOB), 1, messages.size) AS TEXT), '')")
-COLUMNS = f"""
-    id, sequence, prev, role, type, state, attempt, client_key, size, created_at,
-    CASE WHEN source IS NULL OR query IS NOT NULL THEN query ELSE ({_SOURCE.format("query")}) END,
-    CASE WHEN source IS NULL THEN content ELSE ({_OF_SOURCE}) END,
-    source, answered
-"""
-
-
-def select_messages(rest: str) -> str:
-    """Write a query for rows of one session; its first two parameters are the tenant and the session."""
-    return f"SELECT {COLUMNS} FROM messages WHERE tenant = ? AND session = ? AND {rest}"  # noqa: S608 - constants only
-
 
 _FIND = select_messages("id = ?")
 _FIND_KEY = select_messages("client_key = ?")
@@ -57,7 +38,6 @@ _BEGIN_FORK = """
     REPLACE INTO leases (tenant, session, head, fence, parent, base, prev, created_at, modified_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_PARENT = "SELECT parent, base FROM leases WHERE tenant = ? AND session = ?"
 _FORKS = "SELECT session FROM leases WHERE tenant = ? AND parent = ? LIMIT 3"
 _KEEPERS = "SELECT session, sequence FROM messages WHERE tenant = ? AND id = ? AND sequence IS NOT NULL"
 _AT = "SELECT id FROM messages WHERE tenant = ? AND session = ? AND sequence = ?"
@@ -83,75 +63,9 @@ _UPDATE = """
 """
 _GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
 _GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
-_PIECES = """
-    SELECT piece, content FROM fragments
-    WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece
-"""
 _NEXT_PIECE = "SELECT ifnull(max(piece) + 1, 0) FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
 _ADD_PIECE = "INSERT INTO fragments (tenant, session, message, piece, content) VALUES (?, ?, ?, ?, ?)"
 _DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
-
-
-def to_row(values: Sequence[Any]) -> Row:
-    """Build a row of its columns, in the order of `COLUMNS`."""
-    message_id, sequence, prev, role, type_, state, attempt, client_key, size, created_at, *rest = values
-    query, content, source, answered = rest
-    return Row(
-        id=message_id,
-        sequence=sequence,
-        prev=prev,
-        role=role,
-        type=type_,
-        state=state,
-        saved=state,
-        more=state == "open",
-        attempt=attempt,
-        client_key=client_key,
-        size=size,
-        created_at=decode_time(created_at),
-        query=query,
-        pieces=[content] if content else [],
-        source=source,
-        answered=answered,
-    )
-
-
-def read_pieces(
-    db: Connection, message: tuple[str, str, str], *, after: int = -1, limit: float = math.inf
-) -> tuple[int, str]:
-    """Read the next bytes of a message in pieces.
-
-    Args:
-        db: The connection.
-        message: Its tenant, session and id.
-        after: Number of the piece after which to start.
-        limit: Bytes to read at most; never less than a piece.
-
-    Returns:
-        The number of the last piece that was read, and the text.
-    """
-    texts: list[str] = []
-    size = 0
-    for piece, content in db.execute(_PIECES, (*message, after)):
-        size += utf8_size(content)
-        if texts and size > limit:
-            break
-        texts.append(content)
-        after = piece
-    return after, "".join(texts)
-
-
-def with_content(db: Connection, tenant: str, session: str, row: Row) -> Row:
-    """Load the content of a row that has it in pieces."""
-    if row.size and not row.pieces:
-        _, content = read_pieces(db, (tenant, row.source or session, row.id), limit=row.size)
-        row.pieces = [content]
-    return row
-
-
-def read_lineage(db: Connection, tenant: str, session: str, until: int) -> Iterator[Part]:
-    """Say who keeps the rows of a session, from the last one back to the first."""
-    return lineage(session, until, lambda owner: db.execute(_PARENT, (tenant, owner)).fetchone() or (None, 0))
 
 
 class TableLedger(Ledger):
@@ -220,7 +134,7 @@ class TableLedger(Ledger):
         [prev] = self._db.execute(_AT, (self._tenant, owner, sequence)).fetchone()
         [first] = self._db.execute(_FIRST_UNFINISHED, (self._tenant, owner, sequence)).fetchone()
         found = () if first is None else self._db.execute(_TAIL, (self._tenant, owner, first, sequence))
-        tail = [_without_content(to_row(values), owner) for values in found]
+        tail = [_without_content(to_row(values)) for values in found]
         return ForkPoint(parent=owner, sequence=sequence, prev=prev, tail=tail)
 
     def begin(self, point: ForkPoint) -> None:
@@ -250,7 +164,8 @@ class TableLedger(Ledger):
         return found and to_row(found)
 
     def _save_lease(self) -> None:
-        created_at = min((encode_time(row.created_at) for row in self._touched.values()), default=None)
+        added = (encode_time(row.created_at) for row in self._touched.values() if row.saved is None)
+        created_at = min(added, default=None)
         modified_at = self._now if self._touched else None
         values = (*self._key, self.head, self.fence, self.prev, created_at, modified_at, self._found[1])
         if self._db.execute(_SAVE_LEASE, values).rowcount != 1:
@@ -284,7 +199,7 @@ class TableLedger(Ledger):
         self._db.executemany(_ADD_PIECE, pieces)
 
 
-def _without_content(row: Row, owner: str) -> Row:
-    """Say where a row's content is instead; the query of a complete one is there, too."""
+def _without_content(row: Row) -> Row:
+    """Leave out what the row of the source has: the content, and the query of a complete message."""
     query = row.query if row.state == "open" or row.source else None
-    return replace(row, pieces=[], query=query, source=row.source or owner)
+    return replace(row, pieces=[], query=query)

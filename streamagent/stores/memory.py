@@ -6,13 +6,15 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import islice
 from typing import Self
 
+from streamagent._core.usage import COUNTED, usage_of
 from streamagent.message import Message, utc_now
-from streamagent.protocols import SessionInfo, Store, Stream, Unfinished
+from streamagent.protocols import SessionInfo, Store, Stream, Unfinished, Usage
 
-from ._codec import PIECE, check_name, pack, utf8_size
+from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
 from ._forks import ForkPoint, fork, lineage
 from ._ledger import Ledger, Row, add_fragment
 
@@ -101,6 +103,15 @@ class MemoryStore(Store):
         for owner, until in ledger.parts(ledger.head):
             counts.update((row.role, row.type) for row in owner.order[: until - owner.base])
         return dict(counts)
+
+    async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
+        """Sum up what the stored turns took; see `Store`."""
+        ledgers = self._ledgers.values() if session is None else [self._peek(session)]
+        spent = Usage()
+        for row in (row for ledger in ledgers for row in ledger.order if row.type in COUNTED and not row.source):
+            if row.role == "assistant" and (since is None or row.created_at >= as_utc(since)):
+                spent += usage_of(row.type, decode_query(row.query))
+        return spent
 
     async def sessions(self) -> AsyncGenerator[SessionInfo, None]:
         """List the sessions, the latest modified first."""

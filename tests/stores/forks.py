@@ -7,6 +7,7 @@ import pytest
 
 from streamagent.errors import ConfigError, ConflictError, LeaseLost, MessageError
 from streamagent.message import Message, new_id, utc_now
+from streamagent.protocols import Usage
 
 from .contract import KIB64, LONG, call_and_result, contents, rows, text
 
@@ -95,6 +96,17 @@ class ForkContract:
             ("assistant", "stop"): 1,
             ("user", "text"): 1,
         }
+
+    async def test_what_was_spent_before_a_fork_counts_for_its_parent_alone(self, store):
+        call, result = call_and_result()
+        await fill(store, call, Message.stop("tool_calls", usage={"total_tokens": 5}), result, Message.stop("stop"))
+        await store.fork("s", "f")
+        await store.fork("s", "g", at=2)
+        assert {await store.usage(session) for session in ("f", "g")} == {Usage()}
+        await fill(store, Message.stop("stop", usage={"total_tokens": 3}), session="g")
+        assert (await store.usage("g")).tokens == 3
+        spent = await store.usage(None)
+        assert (spent.tokens, spent.turns, spent.tool_calls) == (8, 3, 1)
 
     async def test_a_fork_is_listed_from_the_moment_it_was_made(self, store):
         await fill(store, text("1"), text("2"))

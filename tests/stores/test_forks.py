@@ -65,6 +65,21 @@ class TestFile(ForkContract):
             assert await other.delete("f") is True
         assert await contents(store, "f") == ["mine", "open"]
 
+    @pytest.mark.parametrize(
+        ("column", "value"), [("query", "{bad"), ("content", b"\xff"), ("role", "robot"), ("size", 9)]
+    )
+    async def test_a_row_that_another_program_spoilt_costs_its_forks_no_other(self, store, path, column, value):
+        await fill(store, text("1"), text("2"), text("3", more=True), call_and_result()[0], text("5"))
+        await store.fork("s", "f")
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(f"UPDATE messages SET {column} = ? WHERE sequence IN (2, 3, 4) AND session = 's'", (value,))
+        await store.fork("s", "g")
+        for session in ("f", "g"):
+            found = await rows(store, session)
+            assert [row.sequence for row in found] == [1, 2, 3, 4, 5]
+            assert [found[0].content, found[-1].content] == ["1", "5"]
+            await store.unfinished(session)
+
     async def test_the_view_of_sessions_has_forks(self, store, path):
         await fill(store, text("1"), text("2"))
         await store.fork("s", "f", at=1)
