@@ -63,7 +63,7 @@ class SessionClosed(SessionError):
 
 
 class ConflictError(SessionError):
-    """A client key was used before with another message."""
+    """A client key was used before with another message, a fork's id is taken, or a session still has forks."""
 
 
 class StoreError(StreamAgentError):

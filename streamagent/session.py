@@ -13,6 +13,7 @@ from .driver import RunReply
 from .errors import MessageError, SessionBusy, SessionClosed
 from .hooks import Lane
 from .message import Message, clean_text
+from .message import new_id as mint_id
 from .protocols import Stream
 from .run import Plan
 from .structured import Output, StructuredReply, as_output
@@ -171,6 +172,29 @@ class Session(ObjectStream[Message]):
             after: Sequence after which to start.
         """
         return self._runtime.store.read(self.id, after=after)
+
+    async def fork(self, new_id: str | None = None, *, at: int | None = None) -> str:
+        """Begin another session with this one's messages, in constant time; each goes on by itself.
+
+        It may be done at any row, also while an answer is being written. What is not finished there is closed in the
+        fork: a message is marked `cut`, a call gets its result when the fork's next run starts.
+
+        Args:
+            new_id: The fork's id; `None` to mint one.
+            at: Sequence of the last message that the fork gets; `None` for all.
+
+        Returns:
+            The fork's id.
+
+        Raises:
+            SessionClosed: The session's block was left.
+            ConfigError: This session has no message `at`, or the id cannot be one.
+            ConflictError: The id is another session's.
+        """
+        self._check_open()
+        fork = mint_id() if new_id is None else new_id
+        await self._runtime.fork(self.id, fork, at=at)
+        return fork
 
     async def aclose(self) -> None:
         """Cut what runs and close both directions; idempotent."""
