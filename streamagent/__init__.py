@@ -1,6 +1,8 @@
 """Run LLM agent sessions as streams."""
 
 from .agent import Agent as Agent
+from .attachments import file as file
+from .attachments import image as image
 from .calls import Decision as Decision
 from .calls import Output as Output
 from .calls import Tool as Tool
@@ -37,6 +39,7 @@ from .message import fold as fold
 from .message import merge as merge
 from .message import split as split
 from .models import get_model as get_model
+from .models.fallback import FallbackModel as FallbackModel
 from .pipeline import Pipeline as Pipeline
 from .pipeline import open_pipeline as open_pipeline
 from .protocols import Model as Model
@@ -46,15 +49,19 @@ from .protocols import SessionInfo as SessionInfo
 from .protocols import Stage as Stage
 from .protocols import Store as Store
 from .protocols import Stream as Stream
+from .protocols import Usage as Usage
 from .reply import Reply as Reply
 from .reply import Result as Result
 from .runtime import Runtime as Runtime
 from .session import Session as Session
 from .stages.budget import budget as budget
 from .stages.buffer import buffer as buffer
+from .stages.compact import compact as compact
+from .stages.inject import inject as inject
 from .stages.persist import persist as persist
 from .stages.quotas import quotas as quotas
 from .stages.rate_limit import rate_limit as rate_limit
+from .stages.redact import redact as redact
 from .stages.repetition_guard import repetition_guard as repetition_guard
 from .stages.strip_reasoning import strip_reasoning as strip_reasoning
 from .stages.think_tags import think_tags as think_tags
@@ -64,6 +71,7 @@ from .stages.transform import transform as transform
 from .stages.whole import whole as whole
 from .stores.memory import MemoryStore as MemoryStore
 from .stores.sqlite import SqliteStore as SqliteStore
+from .structured import StructuredReply as StructuredReply
 from .tools.function import tool as tool
 from .tools.read import read_tool as read_tool
 

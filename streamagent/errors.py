@@ -20,7 +20,7 @@ class UnsupportedBackendError(StreamAgentError, RuntimeError):
 
 
 class MessageTooLarge(StreamAgentError):
-    """A stage that holds whole messages met one beyond its limit."""
+    """A message, an image or a file beyond the limit of what has to hold it."""
 
 
 class ToolError(StreamAgentError):
@@ -38,7 +38,7 @@ class ModelError(StreamAgentError):
         message: What happened, without secrets.
         kind: `rate_limited`, `quota`, `auth`, `not_found`, `bad_request`, `context_overflow`, `overloaded`,
             `provider_error`, `connection`, `timeout`, `truncated`, `malformed_call`, `empty_response`,
-            `content_filter`, `repetition` or `protocol`.
+            `content_filter`, `repetition`, `protocol` or `invalid_output`.
         retryable: The same request may succeed later.
         retry_after: Seconds that the provider asked to wait, if it did.
     """
@@ -63,7 +63,7 @@ class SessionClosed(SessionError):
 
 
 class ConflictError(SessionError):
-    """A client key was used before with another message."""
+    """A client key was used before with another message, a fork's id is taken, or a session still has forks."""
 
 
 class StoreError(StreamAgentError):

@@ -42,6 +42,7 @@ class ModelSettings:
         retries: How often a call is repeated while nothing was yielded.
         think_tags: Take a leading `<think>` block of the text as reasoning.
         starts_in_think: The model's template has opened the think block already.
+        response_schema: JSON Schema of an object that the answer shall be, for providers that can be told.
         extra: Further parameters, passed to the provider as they are.
     """
 
@@ -57,6 +58,7 @@ class ModelSettings:
     retries: int = 3
     think_tags: bool = False
     starts_in_think: bool = False
+    response_schema: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -108,11 +110,13 @@ class Unfinished:
         open: Messages whose last fragment was never written, without their content, in order of sequence.
         calls: Complete calls without a result, in order of sequence.
         last: The session's last message, without content when that is long; `None` in an empty session.
+        forked: The session is a fork, and nothing was written to it since.
     """
 
     open: Sequence[Message]
     calls: Sequence[Message]
     last: Message | None
+    forked: bool = False
 
     @property
     def at_rest(self) -> bool:
@@ -233,7 +237,7 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
     async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
-        """Sum up what the stored turns took, from their stops and calls.
+        """Sum up what the stored turns took, from their stops and calls; what a fork shares is its parent's.
 
         Args:
             session: The session; `None` for all of the tenant's.
@@ -245,8 +249,30 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """List the sessions, the latest modified first."""
         ...
 
+    async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
+        """Begin the session `new` with the rows of another one, which goes on by itself; no content is copied.
+
+        The rows are read as the fork's own, `session` and sequences 1 to `at` included, and it continues at `at + 1`
+        with a message whose `prev` is the row it was forked at. A message that is open has in the fork the content it
+        has now, and `cut: "forked"`; a call whose result comes after `at` is one of the fork's `unfinished` calls.
+
+        Args:
+            session: The session to fork.
+            new: The fork's id.
+            at: Sequence of the last row that it gets; `None` for all.
+
+        Raises:
+            ConfigError: The session has no messages, or none with the sequence `at`.
+            ConflictError: `new` has messages already.
+        """
+        ...
+
     async def delete(self, session: str) -> bool:
-        """Delete a session and its rows; return whether there was one. Its running writer gets `LeaseLost`."""
+        """Delete a session and its rows; return whether there was one. Its running writer gets `LeaseLost`.
+
+        Raises:
+            ConflictError: It has forks, which share its rows; delete them first.
+        """
         ...
 
 

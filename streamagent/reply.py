@@ -10,6 +10,32 @@ from .errors import ModelError
 from .message import Message, fold
 
 
+class TurnText:
+    """The visible text of the last model turn that has any, while it streams; of several attempts the last."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._attempt = 0
+        self._earlier = ""
+        self.size = 0  # characters of the turn's text so far
+
+    def __str__(self) -> str:
+        return "".join(self._pieces) or self._earlier
+
+    def add(self, message: Message) -> None:
+        """Take the next message or fragment."""
+        if message.type == "stop":
+            self._earlier = str(self)
+            self._pieces, self._attempt = [], 0
+        elif message.role == "assistant":
+            if message.attempt > self._attempt:
+                self._pieces, self._attempt = [], message.attempt
+                self.size = 0
+            if message.type == "text":
+                self._pieces.append(message.content)
+                self.size += len(message.content)
+
+
 class Result(Sequence[Message]):
     """A collected answer: a sequence of whole messages.
 
@@ -38,15 +64,11 @@ class Result(Sequence[Message]):
 
     @property
     def text(self) -> str:
-        """The visible text of the last model turn that has any."""
-        turn: list[str] = []
-        last = ""
+        """The visible text of the last model turn that has any, without what a later attempt superseded."""
+        text = TurnText()
         for message in self._messages:
-            if message.type == "text" and message.role == "assistant":
-                turn.append(message.content)
-            elif message.type == "stop":
-                last, turn = "".join(turn) or last, []
-        return "".join(turn) or last
+            text.add(message)
+        return str(text)
 
     @property
     def stop(self) -> Message | None:

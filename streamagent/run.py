@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 
 from .calls import ToolSpec
 from .cancellation import must_propagate
-from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, settled
+from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
 from .message import Message
 from .pipeline import Chain, Pipeline
@@ -103,7 +103,8 @@ class RunTasks:
 class Run:
     """A run as its stages see it (`protocols.RunContext`), and what its head needs.
 
-    `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted.
+    `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, and `last_turn` the
+    number of the turn after which it ends.
     """
 
     session: str
@@ -115,6 +116,7 @@ class Run:
     outcomes: dict[str, Message] = field(default_factory=dict)
     prompt: str | None = None
     asked: str | None = None
+    last_turn: int = 0
     inbox: Inbox = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,6 +134,12 @@ class Run:
     def hooks(self) -> Hooks:
         """What the loop asks the program."""
         return self.plan.hooks
+
+    def take(self, prompt: Message, number: int) -> None:
+        """Take note of what is admitted after turn `number`; only a follow-up has all turns again."""
+        self.asked = prompt.id
+        if not number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
+            self.last_turn = number + self.plan.max_turns
 
     async def open(self) -> Chain:
         """Build the chain: the head, then the reply stages."""
@@ -151,17 +159,16 @@ async def turns(run: Run) -> Stream:
     """
     admitted = await run.inbox.first()
     run.prompt = admitted[0].id if admitted else None
-    number = left = 0
+    number = 0
     while True:
         for prompt in admitted:
-            run.asked = prompt.id
-            left = run.plan.max_turns
+            run.take(prompt, number)
             yield prompt
-        if not left:
+        if number == run.last_turn:
             if number:
                 yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
             return
-        number, left = number + 1, left - 1
+        number += 1
         stop: Message | None = None
         chain = Chain(run.store.read(run.session))
         try:

@@ -80,6 +80,16 @@ class Runtime(AsyncContextManagerMixin):
             with CancelScope(shield=True):  # bounded: closing a run is
                 await session.aclose()
 
+    async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
+        """Begin a session with the stored messages of another one; see `Store.fork`.
+
+        Raises:
+            ConfigError: `new` is no session id, or the session has no message `at`.
+            ConflictError: `new` has messages already.
+        """
+        _check_id(new)
+        await self.store.fork(session, new, at=at)
+
     async def _close_runs(self) -> None:
         """Close every run, also after one of them failed to close."""
         async with AsyncExitStack() as stack:

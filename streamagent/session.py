@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from anyio import CancelScope, Event, create_memory_object_stream
 from anyio.abc import ObjectStream
@@ -13,11 +13,15 @@ from .driver import RunReply
 from .errors import MessageError, SessionBusy, SessionClosed
 from .hooks import Lane
 from .message import Message, clean_text
+from .message import new_id as mint_id
 from .protocols import Stream
 from .run import Plan
+from .structured import Output, StructuredReply, as_output
 
 if TYPE_CHECKING:
     from .runtime import Runtime
+
+T = TypeVar("T")
 
 logger = logging.getLogger("streamagent")
 
@@ -49,26 +53,49 @@ class Session(ObjectStream[Message]):
     def __repr__(self) -> str:
         return f"<Session {self.id!r}{' closed' if self._closed else ''}>"
 
-    def ask(self, prompt: str | Message, *, client_key: str | None = None) -> RunReply:
+    @overload
+    def ask(self, prompt: str | Message, *, client_key: str | None = None) -> RunReply: ...
+    @overload
+    def ask(
+        self, prompt: str | Message, *, output: type[T] | Output[T], client_key: str | None = None
+    ) -> StructuredReply[T]: ...
+    def ask(
+        self, prompt: str | Message, *, output: type[T] | Output[T] | None = None, client_key: str | None = None
+    ) -> RunReply | StructuredReply[T]:
         """Ask something; iterating the reply drives the run. A reply of this handle that was abandoned is cut then.
 
         Args:
             prompt: What to ask.
+            output: What the answer shall be: a pydantic model, dataclass or `TypedDict`; an `Output` for its options.
             client_key: Asking twice with the same key is one prompt: the second reply shows the stored answer.
 
         Raises:
             SessionClosed: The session's block was left.
             MessageError: It is not a whole message that a user may send.
+            ConfigError: The output is no type of an object.
             SessionBusy: The previous reply is being read by another task. From the reply: another handle's run of
                 this session is active.
             ConflictError: From the reply: the key was used before with another prompt.
         """
+        if output is None:
+            return self._ask(prompt, self._plan, client_key)
+        wanted = as_output(output)
+        system, settings = wanted.instruction(self._plan.system), wanted.settings(self._plan.settings)
+        plan = replace(self._plan, system=system, settings=settings)
+
+        def again(feedback: Message) -> RunReply:
+            number = (feedback.query or {})["feedback"]["round"]
+            return self._ask(feedback, plan, client_key and f"{client_key} repair {number}")
+
+        return StructuredReply(self._ask(prompt, plan, client_key), wanted, again=again)
+
+    def _ask(self, prompt: str | Message, plan: Plan, client_key: str | None) -> RunReply:
         self._check_open()
         previous = self._reply
         if previous is not None and previous.driven:
             raise SessionBusy(f"session {self.id!r} is answering; read that reply to its end, or cancel it")
         self._reply = RunReply(
-            self._runtime, self.id, self._plan, prompt=_as_prompt(prompt), client_key=client_key, previous=previous
+            self._runtime, self.id, plan, prompt=_as_prompt(prompt), client_key=client_key, previous=previous
         )
         return self._reply
 
@@ -145,6 +172,29 @@ class Session(ObjectStream[Message]):
             after: Sequence after which to start.
         """
         return self._runtime.store.read(self.id, after=after)
+
+    async def fork(self, new_id: str | None = None, *, at: int | None = None) -> str:
+        """Begin another session with this one's messages, in constant time; each goes on by itself.
+
+        It may be done at any row, also while an answer is being written. What is not finished there is closed in the
+        fork: a message is marked `cut`, a call gets its result when the fork's next run starts.
+
+        Args:
+            new_id: The fork's id; `None` to mint one.
+            at: Sequence of the last message that the fork gets; `None` for all.
+
+        Returns:
+            The fork's id.
+
+        Raises:
+            SessionClosed: The session's block was left.
+            ConfigError: This session has no message `at`, or the id cannot be one.
+            ConflictError: The id is another session's.
+        """
+        self._check_open()
+        fork = mint_id() if new_id is None else new_id
+        await self._runtime.fork(self.id, fork, at=at)
+        return fork
 
     async def aclose(self) -> None:
         """Cut what runs and close both directions; idempotent."""

@@ -10,7 +10,7 @@ from ._core.closing import close_all
 from .message import Message
 from .protocols import Store, Unfinished
 
-Cause = Literal["aborted", "crashed", "deadline", "ended", "error"]
+Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked"]
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",
@@ -18,6 +18,7 @@ _CALL_TEXTS: dict[Cause, str] = {
     "deadline": "Stopped: the run's time was over before this call finished.",
     "ended": "Not executed: the run ended before this call.",
     "error": "Stopped: the run failed before this call finished.",
+    "forked": "Not known here: this session was forked before the call's result.",
 }
 
 _STOPS: dict[Cause, dict[str, Any]] = {
@@ -32,6 +33,14 @@ _STOPS: dict[Cause, dict[str, Any]] = {
         "reason": "error",
         "error": {"kind": "internal", "message": "the run failed; its reader got the error", "retryable": False},
     },
+    "forked": {
+        "reason": "aborted",
+        "error": {
+            "kind": "forked",
+            "message": "the session was forked before the end of the answer",
+            "retryable": True,
+        },
+    },
 }
 
 
@@ -44,13 +53,14 @@ async def settle(
         store: Where the session lives.
         session: The session.
         fence: The writer's fence.
-        cause: Why the run is over.
+        cause: Why the run is over; a fork's own reason, as long as nothing was written to it, is `forked`.
         outcomes: Results of finished calls that were not stored, by the call's message id.
 
     Returns:
         The rows that were added, with their sequence; the closing fragments of cut messages among them.
     """
-    rows = closings(await store.unfinished(session), cause, outcomes or {})
+    left = await store.unfinished(session)
+    rows = closings(left, "forked" if left.forked else cause, outcomes or {})
     if not rows:
         return []
     sequences = await store.write(session, rows, fence=fence)

@@ -21,6 +21,7 @@ LAYERS = [
     {"protocols"},
     {"hooks"},
     {"_core", "reply"},
+    {"structured", "attachments"},
     BESIDE,
     *({part} for part in COLUMN),
     {"agent"},

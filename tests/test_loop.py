@@ -295,3 +295,14 @@ async def test_steering_works_while_a_tool_runs():
         await session.steer("Quick!")
         steered.set()
     assert users(agent.model.contexts[1]) == ["Go.", "Quick!"]
+
+
+async def test_steering_does_not_lift_the_turn_limit():
+    agent = agent_of(ASK_STOCK, max_turns=3)
+    async with agent.session("s") as session:
+        async for message in session.ask("Go."):
+            if message.type == "tool_call":
+                await session.steer("More!")
+    assert len(agent.model.contexts) == 3
+    assert message.query["reason"] == "turn_limit"
+    await check_rows(agent.store)

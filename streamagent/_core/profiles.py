@@ -22,6 +22,7 @@ class Profile:
         merge_neighbours: Two entries of one role in a row are refused.
         replay: Keys of provider data that it wants back during a tool loop.
         owner: Text in the names of the models whose provider data it takes; empty for any.
+        files: MIME types of files that it takes as they are, besides images.
     """
 
     id_pattern: str = r"[a-zA-Z0-9_-]{1,64}"
@@ -29,6 +30,7 @@ class Profile:
     merge_neighbours: bool = False
     replay: frozenset[str] = frozenset()
     owner: str = ""
+    files: frozenset[str] = frozenset()
 
     def accepts(self, model: str) -> bool:
         """Return whether provider data of `model` may be sent; a model that is not known is taken for the same."""
@@ -37,19 +39,20 @@ class Profile:
 
 DEFAULT_PROFILE = Profile()
 _SHORT_IDS = r"[a-zA-Z0-9_-]{1,40}"
+_PDF = frozenset({"application/pdf"})
 _CALL_DATA = frozenset({"extra_content", "provider_specific_fields"})
 
 # The first whose name occurs in the model's name. Sources: quirks Q78-Q82 (replay), Q93 (merging), Q96, Q97 (ids).
 PROFILES: Mapping[str, Profile] = {
-    "claude": Profile(replay=frozenset({"thinking_blocks"}), owner="claude"),
-    "anthropic": Profile(replay=frozenset({"thinking_blocks"}), owner="anthropic"),
+    "claude": Profile(replay=frozenset({"thinking_blocks"}), owner="claude", files=_PDF),
+    "anthropic": Profile(replay=frozenset({"thinking_blocks"}), owner="anthropic", files=_PDF),
     "mistral": Profile(id_pattern="[a-zA-Z0-9]{9}", id_length=9, merge_neighbours=True),
     "magistral": Profile(id_pattern="[a-zA-Z0-9]{9}", id_length=9, merge_neighbours=True),
     "codestral": Profile(id_pattern="[a-zA-Z0-9]{9}", id_length=9, merge_neighbours=True),
     "deepseek": Profile(replay=frozenset({"reasoning_content"}), owner="deepseek"),
-    "gemini": Profile(replay=_CALL_DATA, owner="gemini"),
-    "openai/": Profile(id_pattern=_SHORT_IDS),
-    "azure/": Profile(id_pattern=_SHORT_IDS),
+    "gemini": Profile(replay=_CALL_DATA, owner="gemini", files=_PDF),
+    "openai/": Profile(id_pattern=_SHORT_IDS, files=_PDF),
+    "azure/": Profile(id_pattern=_SHORT_IDS, files=_PDF),
 }
 
 

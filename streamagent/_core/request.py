@@ -13,6 +13,7 @@ import orjson
 
 from streamagent.message import Message, clean_text, fold
 
+from .attachments import attachment
 from .pairing import Pairing, Turn, pair
 from .profiles import DEFAULT_PROFILE, Profile, is_object
 
@@ -70,7 +71,7 @@ def build_request(messages: Iterable[Message], profile: Profile = DEFAULT_PROFIL
             entries += _assistant(turn, pairing, ids, profile if number > tail else None)
         elif turn.role != "tool":
             target = system if turn.role == "system" else entries
-            target += _spoken(turn.messages[0])
+            target += _spoken(turn.messages[0], profile)
     return _merge(system + entries) if profile.merge_neighbours else system + entries
 
 
@@ -172,22 +173,10 @@ def _text(message: Message) -> str:
     return f"{text}\n{CUT_MARK}" if text and cut else text
 
 
-def _spoken(message: Message) -> list[Entry]:
-    content = _text(message) if message.type == "text" else _attachment(message)
+def _spoken(message: Message, profile: Profile) -> list[Entry]:
+    content = _text(message) if message.type == "text" else attachment(message, profile)
     blank = isinstance(content, str) and not content.strip()
     return [] if blank else [{"role": message.role, "content": content}]
-
-
-def _attachment(message: Message) -> str | list[Entry]:
-    """Return an image as a content part; of another file only that there was one."""
-    query = message.query or {}
-    mime, url, data = (str(query.get(key) or "") for key in ("mime", "url", "data"))
-    if data and not url:
-        url = f"data:{mime or 'image/png'};base64,{data}"
-    if message.type == "image" and message.role == "user" and url:
-        return [{"type": "image_url", "image_url": {"url": url}}]
-    name = clean_text(str(query.get("name") or mime or "unnamed"))
-    return f"[{message.type} left out: {name}]"
 
 
 def _merge(entries: list[Entry]) -> list[Entry]:

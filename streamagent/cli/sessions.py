@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-sessions = typer.Typer(no_args_is_help=True, help="List, show and delete stored sessions.", rich_markup_mode=None)
+sessions = typer.Typer(no_args_is_help=True, help="List, show, fork and delete stored sessions.", rich_markup_mode=None)
 
 Database = Annotated[str, typer.Option("--db", envvar="STREAMAGENT_DB", help="The sessions' SQLite file.")]
 Id = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
@@ -67,6 +67,29 @@ def show(session: Id, *, db: Database = DEFAULT_DB, json: Json = False) -> None:
         return found
 
     _require(_with_store(db, work, read_only=True), session, db)
+
+
+@sessions.command()
+def fork(
+    session: Id,
+    *,
+    at: Annotated[
+        int | None, typer.Option(help="Number of the last row that the fork gets; all, if not given.")
+    ] = None,
+    new: Annotated[str | None, typer.Option(metavar="SESSION", help="The fork's id; a new one, if not given.")] = None,
+    db: Database = DEFAULT_DB,
+) -> None:
+    """Fork a session: begin another one with its rows. Prints the fork's id."""
+
+    async def work(store: Store) -> str:
+        from streamagent.message import new_id
+        from streamagent.runtime import Runtime
+
+        fork = new_id() if new is None else new
+        await Runtime(store=store).fork(session, fork, at=at)
+        return fork
+
+    typer.echo(printable(_with_store(db, work, read_only=False)))
 
 
 @sessions.command()

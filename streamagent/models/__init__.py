@@ -20,7 +20,8 @@ def get_model(model: str | Model) -> Model:
     """Return the model of a name; a model itself is returned as it is.
 
     Args:
-        model: `mock`, `local`, `replay:FILE`, `provider/model` or `provider:model`.
+        model: `mock`, `local`, `replay:FILE`, `provider/model` or `provider:model`; several of them with `|` between
+            are tried in this order (`FallbackModel`).
 
     Raises:
         ConfigError: Nothing has this name; the text gives examples.
@@ -29,6 +30,10 @@ def get_model(model: str | Model) -> Model:
         if callable(getattr(model, "stream", None)):
             return model
         raise ConfigError(f"{model!r} is no model: give a name such as {_EXAMPLES}, or an object with `stream`")
+    if "|" in model:
+        from .fallback import FallbackModel
+
+        return FallbackModel([name.strip() for name in model.split("|")])
     if model == "mock":
         from .mock import MockModel
 

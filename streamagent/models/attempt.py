@@ -13,6 +13,7 @@ from streamagent._core.assembler import Assembler
 from streamagent._core.sse import DONE
 from streamagent.errors import ModelError
 from streamagent.message import Message
+from streamagent.waiting import Interrupted, make_waiter
 
 Delay = Callable[..., float | None]
 Chunks = AsyncGenerator[Mapping[str, Any] | bytes, None]  # chunks, then `DONE`
@@ -59,6 +60,7 @@ class Attempt:
         self._delay = delay
         self._limits = limits
         self._prepared = False
+        self._waiter = make_waiter()
         self._held: list[Message] = []  # bounded: the first visible piece releases it
         self._error: ModelError | None = None
         self.ended = False
@@ -86,15 +88,18 @@ class Attempt:
 
     async def aclose(self) -> None:
         """Close the provider's stream."""
+        self._waiter.close()
         await self._chunks.aclose()
 
     async def _next(self) -> list[Message]:
-        left = self._limits.deadline - anyio.current_time()
+        now = anyio.current_time()
+        left = self._limits.deadline - now
         idle = self._limits.idle if self._prepared else math.inf
         try:
             if left > 0:  # a provider that always has a chunk ready is never waited for, so nothing else would stop it
-                with anyio.move_on_after(min(idle, left)):
-                    return await self._received()
+                return await self._waiter.wait(self._received(), deadline=now + min(idle, left))
+            raise Interrupted  # noqa: TRY301 - the same as waiting until then
+        except Interrupted:
             what = f"the provider sent nothing for {idle:g} s" if idle < left else self._limits.late
             self._error = ModelError(what, kind="timeout", retryable=True)
         except ModelError as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 
+from streamagent._core.response_format import response_format
 from streamagent._core.sse import DONE
 from streamagent.errors import ConfigError, ModelError, UnsupportedBackendError
 
@@ -72,7 +73,7 @@ class LiteLLMModel(ChunkModel):
         litellm, parameters = _litellm(), self._parameters(request)
         answer, empty = None, True
         try:
-            answer = await litellm.acompletion(**parameters)
+            answer = await litellm.acompletion(**self._format(request, litellm), **parameters)
             while (chunk := await anext(answer, None)) is not None:
                 plain = _plain(chunk, answer)
                 empty = empty and not _says(plain)
@@ -107,6 +108,14 @@ class LiteLLMModel(ChunkModel):
             **{name: value for name, value in chosen.items() if value is not None},
             **settings.extra,
         }
+
+    def _format(self, request: Request, litellm: Any) -> dict[str, Any]:
+        """Hold the provider to a schema, where LiteLLM says that it can be."""
+        schema = request.settings.response_schema
+        if schema is None or "response_format" in {**self._options, **request.settings.extra}:
+            return {}
+        known = litellm.get_supported_openai_params(model=self.name) or ()
+        return {"response_format": response_format(schema)} if "response_format" in known else {}
 
     def _translated(self, error: Exception, parameters: Mapping[str, Any]) -> ModelError:
         told = to_model_error(error, find_secrets({**parameters, "messages": (), "tools": ()}))

@@ -169,7 +169,9 @@ class LocalModel(ModelBase):
             temperature=settings.temperature or 0.0,
             max_tokens=settings.max_tokens or _MAX_TOKENS,
             tool_choice="required" if calling else None,
-            stop=settings.stop or (["\n\n"] if answering else None),  # it says everything twice
+            stop=settings.stop
+            or (["\n\n"] if answering and not settings.response_schema else None),  # it says all twice
+            response_schema=None if calling else settings.response_schema,
         )
         model = _ServedModel(_callers if calling else _writers)
         shaped = shape_call(history, tools) if calling else shape_answer(history)

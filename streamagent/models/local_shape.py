@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from streamagent._core.response_format import without_words
 from streamagent.calls import ToolSpec
 from streamagent.message import Message
 
@@ -45,7 +46,9 @@ def shape_call(history: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Me
     """
     asked = question(history)
     tool = max(tools, key=lambda candidate: len(_words(f"{candidate.name} {candidate.description}") & _words(asked)))
-    hints = " ".join([tool.description, *(message.content for message in history if message.role == "system")])
+    hints = " ".join(
+        [tool.description, *(without_words(message.content) for message in history if message.role == "system")]
+    )
     topic = asked if key_phrase(asked) or not key_phrase(hints) else hints
     arguments = example_arguments(tool.parameters, topic) or {}
     return [*_example(tool.name, arguments), *_example(tool.name, arguments), Message.user(asked)]

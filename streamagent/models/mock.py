@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from streamagent._core.response_format import without_words
 from streamagent._core.sse import DONE
 
 from .attempt import Chunks
@@ -19,7 +20,8 @@ class MockModel(ChunkModel):
     """Answer without a provider, deterministically.
 
     A user's message is answered by a call of the first tool whose required parameters can be made up, once; a tool's
-    result by a text that quotes it; anything else by a text that quotes the prompt.
+    result by a text that quotes it; anything else by a text that quotes the prompt. Where an object is asked for whose
+    required fields can be made up, it is the text.
 
     Args:
         message: The text to answer with, instead of one that quotes.
@@ -52,7 +54,7 @@ class MockModel(ChunkModel):
             for piece in self._pieces(said):
                 yield _delta(tool_calls=[{"index": 0, "function": {"arguments": piece}}])
         else:
-            said = self._message or _quote(last, prompt)
+            said = self._message or _object(request, prompt) or _quote(last, prompt)
             for piece in self._pieces(said):
                 yield _delta(content=piece)
         yield {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls" if call else "stop"}]}
@@ -65,12 +67,18 @@ class MockModel(ChunkModel):
 def _call(request: Request, prompt: str) -> tuple[str, dict[str, Any]] | None:
     if request.settings.tool_choice == "none":
         return None
-    system = " ".join(_text(entry) for entry in request.messages if entry.get("role") == "system")
+    system = " ".join(without_words(_text(entry)) for entry in request.messages if entry.get("role") == "system")
     for tool in request.tools:
         arguments = example_arguments(tool.parameters, prompt, hints=system)
         if arguments is not None and request.settings.tool_choice in (None, "auto", "required", tool.name):
             return tool.name, arguments
     return None
+
+
+def _object(request: Request, prompt: str) -> str | None:
+    schema = request.settings.response_schema
+    value = None if schema is None else example_arguments(schema, prompt)
+    return None if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _quote(last: Mapping[str, Any], prompt: str) -> str:

@@ -35,6 +35,7 @@ BLOCKED = "Tool execution was blocked"
 _REFUSED = {
     "bad_json": "Not executed: the arguments are not valid JSON. Send the call again with valid JSON. Received: {raw}",
     "not_object": "Not executed: the arguments must be a JSON object. Received: {raw}",
+    "repetition": "Not executed: the same call was made too often. Do something else.",
     "truncated": "Not executed: the answer was cut off before this call was complete. Send the call again.",
 }
 

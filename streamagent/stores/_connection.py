@@ -17,7 +17,7 @@ from anyio import CancelScope
 from streamagent.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreSchemaError
 
 from ._queries import snapshot
-from ._schema import APPLICATION_ID, TABLES, VERSION
+from ._schema import APPLICATION_ID, OLD_AS_NEW, STEPS, VERSION
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -152,7 +152,9 @@ def _uri(options: Options) -> str:
 
 
 def prepare(db: sqlite3.Connection, options: Options) -> None:
-    """Identify the file and create the tables in an empty one; nothing is written to a file that is not ours.
+    """Identify the file, create the tables in an empty one and change those of an older version, in one transaction.
+
+    Nothing is written to a file that is not ours.
 
     Raises:
         StoreCorrupt: It is damaged, no database, or another application's.
@@ -162,31 +164,35 @@ def prepare(db: sqlite3.Connection, options: Options) -> None:
 
     def attempt() -> None:
         with snapshot(db):
-            fresh = _identify(db, options)
-        if not options.read_only:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute(f"PRAGMA synchronous = {options.synchronous}")
-            if fresh:
-                _create(db, options)
+            version = _identify(db, options)
+        if options.read_only:
+            for statement in () if version == VERSION else OLD_AS_NEW:
+                db.execute(statement)
+            return
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {options.synchronous}")
+        if version != VERSION:
+            _upgrade(db, options)
 
     patiently(attempt, path=options.path, timeout=options.busy_timeout)
 
 
-def _identify(db: sqlite3.Connection, options: Options) -> bool:
-    """Tell whether the file is an empty one that may get our tables."""
+def _identify(db: sqlite3.Connection, options: Options) -> int:
+    """Return the version of the tables; 0 for an empty file, which may get them."""
     path = options.path
-    application, version = _pragma(db, "application_id"), _pragma(db, "user_version")
+    application = _pragma(db, "application_id")
+    version: int = _pragma(db, "user_version")
     if application == APPLICATION_ID:
         if version > VERSION:
             raise StoreSchemaError(
                 f"store {path}: it has version {version} of the tables, this package knows {VERSION}; update it"
             )
         _check_pages(db, path)
-        return False
+        return version
     [tables] = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if application or version or tables or options.read_only:
         raise StoreCorrupt(f"store {path}: this is another application's database or an empty one; choose another path")
-    return True
+    return 0
 
 
 def _check_pages(db: sqlite3.Connection, path: str) -> None:
@@ -196,14 +202,13 @@ def _check_pages(db: sqlite3.Connection, path: str) -> None:
             raise StoreCorrupt(f"store {path}: the file is damaged; restore a backup ({verdict})")
 
 
-def _create(db: sqlite3.Connection, options: Options) -> None:
+def _upgrade(db: sqlite3.Connection, options: Options) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
-        if _identify(db, options):  # not created by another process since
-            for statement in TABLES:
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {VERSION}")
+        for statement in STEPS.get(_identify(db, options), ()):  # none, when another process did it since
+            db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")
     finally:
         rollback(db)

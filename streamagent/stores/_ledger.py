@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from streamagent.errors import ConflictError, LeaseLost, MessageError
 from streamagent.message import ROLES, Message, Role, clean_text
 
 from ._codec import PIECE, as_utc, check_name, decode_query, encode_query, merge_queries, utf8_size
+
+if TYPE_CHECKING:
+    from ._forks import ForkPoint
 
 State = Literal["inbox", "open", "unanswered", "closed"]
 _INT64 = 1 << 63
@@ -30,6 +33,8 @@ class Row:
         more: Fragments are still to come.
         state: `inbox` (no sequence yet), `open`, `unanswered` (a complete call without a result) or `closed`.
         saved: State in the table; `None` for a row that is not there.
+        answered: Sequence of the result, of a call that has one.
+        source: Session that it was forked from; in a table, whose row of this id has the content, `size` bytes of it.
         flaw: Why it cannot be read; its type is then `unreadable`; the table keeps what it holds.
     """
 
@@ -47,6 +52,8 @@ class Row:
     client_key: str | None = None
     state: State = "open"
     saved: State | None = None
+    answered: int | None = None
+    source: str | None = None
     flaw: str | None = None
 
     @classmethod
@@ -143,12 +150,21 @@ class Ledger(ABC):
     """The rules of writing one session. Each method checks first and changes after: a raise changes nothing.
 
     Rows that are handed over may be kept; handing the same ones over again after a rollback gives the same result.
+
+    Args:
+        session: The session.
+        head: The last sequence given.
+        fence: The current writer's.
+        base: The last sequence that is in the keeping of the session it was forked from.
+        prev: What the next row continues, when that is in another session.
     """
 
-    def __init__(self, session: str, *, head: int = 0, fence: int = 0) -> None:
+    def __init__(self, session: str, *, head: int = 0, fence: int = 0, base: int = 0, prev: str | None = None) -> None:
         self.session = session
         self.head = head
         self.fence = fence
+        self.base = base
+        self.prev = prev
 
     @abstractmethod
     def find(self, message_id: str) -> Row | None:
@@ -170,6 +186,31 @@ class Ledger(ABC):
     def clear(self) -> bool:
         """Remove all rows; return whether there were some."""
 
+    @property
+    @abstractmethod
+    def taken(self) -> bool:
+        """The session has messages, or is a fork."""
+
+    @abstractmethod
+    def shares(self, message_id: str) -> bool:
+        """Tell whether a message is in the part of the history that another session keeps."""
+
+    @abstractmethod
+    def forks(self) -> Sequence[str]:
+        """Return sessions that share rows of this one, three at most."""
+
+    @abstractmethod
+    def sibling(self, session: str) -> Ledger:
+        """Return another session's ledger."""
+
+    @abstractmethod
+    def point(self, sequence: int) -> ForkPoint:
+        """Look up where a fork at a row would begin."""
+
+    @abstractmethod
+    def begin(self, point: ForkPoint) -> None:
+        """Make this empty session a fork, at once; a writer that it had loses its lease."""
+
     def acquire(self) -> int:
         """Give the session to a new writer; return its fence."""
         self.fence += 1
@@ -178,11 +219,11 @@ class Ledger(ABC):
     def write(self, parts: Collection[Row], *, fence: int) -> dict[str, int]:
         """Open and continue messages, each in one part; return their sequences by id."""
         self._check(fence)
-        rows = [self.find(part.id) for part in parts]
-        for row in rows:
-            if row is not None and row.state != "open":
-                raise closed_error(row.id)
-        return {part.id: self._take(part, row) for part, row in zip(parts, rows, strict=True)}
+        pairs = [(part, self.find(part.id)) for part in parts]
+        for part, row in pairs:
+            if self.shares(part.id) if row is None else row.state != "open":
+                raise closed_error(part.id)
+        return {part.id: self._take(part, row) for part, row in pairs}
 
     def enqueue(self, row: Row, *, client_key: str | None) -> Row:
         """Put a whole message into the inbox, or return the equal one that was sent under this key before."""
@@ -193,7 +234,7 @@ class Ledger(ABC):
             if _substance(earlier) != _substance(row):
                 raise ConflictError(f"client key {client_key!r} was used before with another message; use a new key")
             return earlier
-        if self.find(row.id) is not None:
+        if self.find(row.id) is not None or self.shares(row.id):
             raise MessageError(f"message {row.id} is in session {self.session!r} already; send a message with a new id")
         row.state, row.client_key = "inbox", client_key
         self.put(row)
@@ -214,8 +255,11 @@ class Ledger(ABC):
 
     def delete(self) -> bool:
         """Remove the session; what stays is a higher fence, so that a late writer loses its lease."""
-        found = self.clear()
-        self.head = 0
+        if forks := self.forks():
+            names = ", ".join(map(repr, forks))
+            raise ConflictError(f"session {self.session!r} shares its rows with its forks ({names}); delete them first")
+        found = self.clear() or self.base > 0
+        self.head, self.base, self.prev = 0, 0, None
         if self.fence or found:
             self.fence += 1
         return found
@@ -238,6 +282,7 @@ class Ledger(ABC):
     def _open(self, row: Row) -> None:
         self.head += 1
         row.sequence = self.head
+        row.prev, self.prev = row.prev or self.prev, None
 
     def _settle(self, row: Row) -> None:
         row.state = "open" if row.more else "closed"
@@ -247,8 +292,8 @@ class Ledger(ABC):
         self.put(row)
         answered = query.get("call") if row.type == "tool_result" else None
         call = self.find(answered) if isinstance(answered, str) else None
-        if call is not None and call.state == "unanswered":
-            call.state = "closed"
+        if call is not None and call.state in ("unanswered", "closed") and call.answered is None:
+            call.state, call.answered = "closed", row.sequence
             self.put(call)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from streamagent.message import Message
 from streamagent.protocols import SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
-from ._tables import PIECES, decode, select_messages, to_row, with_content
+from ._forks import Part
+from ._rows import decode, read_lineage, read_pieces, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -21,16 +23,21 @@ if TYPE_CHECKING:
 # One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds at most these bytes and one more row.
 PAGE_ROWS = 256
 PAGE_BYTES = 256 * 1024
+END = (1 << 63) - 1  # the largest integer of SQLite
 
 _PAGE = select_messages("sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?")
 _INBOX = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid")
 _LEFT = select_messages("state = ? AND state <> 'closed' ORDER BY sequence")
-_LAST = select_messages("sequence IS NOT NULL ORDER BY sequence DESC LIMIT 1")
+_LAST = select_messages("sequence <= ? ORDER BY sequence DESC LIMIT 1")
+_FORKED = "SELECT 1 FROM leases WHERE tenant = ? AND session = ? AND prev IS NOT NULL"
 _TALLY = """
     SELECT role, type, count(*) FROM messages
-    WHERE tenant = ? AND session = ? AND sequence IS NOT NULL GROUP BY role, type
+    WHERE tenant = ? AND session = ? AND sequence <= ? GROUP BY role, type
 """
-_SPENT = "sequence IS NOT NULL AND role = 'assistant' AND type IN ('tool_call', 'stop') AND messages.created_at >= ?"
+_SPENT = (
+    "sequence IS NOT NULL AND source IS NULL AND role = 'assistant' AND type IN ('tool_call', 'stop')"
+    " AND messages.created_at >= ?"
+)
 _USAGE = f"SELECT type, query FROM messages WHERE tenant = ? AND session = ? AND {_SPENT}"  # noqa: S608 - constants only
 # Session by session, by the index of their sequences: one that was not modified since then has nothing to count.
 _USAGE_OF_ALL = f"""
@@ -51,6 +58,7 @@ class Page:
     Args:
         messages: The messages.
         full: There may be more behind it.
+        source: Session that has the pieces of the last message.
         piece: Number of the last piece that was read of the last message.
         left: Bytes of the last message that were not read.
         still_open: The last message is not closed.
@@ -58,6 +66,7 @@ class Page:
 
     messages: list[Message]
     full: bool = True
+    source: str = ""
     piece: int = -1
     left: int = 0
     still_open: bool = False
@@ -69,19 +78,26 @@ class Page:
         return replace(self.messages[-1], content=content, more=self.still_open or self.left > 0)
 
 
-def read_page(db: Connection, tenant: str, session: str, after: int, until: int) -> Page:
-    """Read the messages of one page, up to the first whose content is in pieces."""
+def read_parts(db: Connection, tenant: str, session: str, after: int, until: int) -> list[Part]:
+    """Say who keeps the rows of a session, from the first to the last."""
+    parts = [part for part in read_lineage(db, tenant, session, until) if part.until > after]
+    for part in parts:
+        part.after = max(part.after, after)
+    return parts[::-1]
+
+
+def read_page(db: Connection, tenant: str, session: str, part: Part) -> Page:
+    """Read the messages of one page of a session's part, up to the first whose content is in pieces."""
     page = Page([])
     size = 0
     with snapshot(db):
-        for values in db.execute(_PAGE, (tenant, session, after, until, PAGE_ROWS)):
+        for values in db.execute(_PAGE, (tenant, part.session, part.after, part.until, PAGE_ROWS)):
             page.messages.append(_to_message(session, values))
-            state, length = values[5], values[8]
-            if state == "open" or length > PIECE:
-                page.left, page.still_open = length, state == "open"
+            state, length, content, source = values[5], values[8], values[11], values[12]
+            if length and not content:
+                page.left, page.still_open, page.source = length, state == "open", source or part.session
                 # In the same snapshot as the row: closing a small message moves its pieces into the row.
-                first = read_pieces(db, tenant, session, page.messages[-1].id, -1)
-                page.messages[-1] = page.next_fragment(*first)
+                page.messages[-1] = page.next_fragment(*read_next(db, tenant, page))
                 return page
             size += length
             if size >= PAGE_BYTES:
@@ -96,7 +112,7 @@ def _to_message(session: str, values: Sequence[Any]) -> Message:
         query, created_at = decode(values)
     except ValueError:
         return to_row(values).message(session)
-    message_id, sequence, prev, role, type_, state, attempt, _, _, _, _, content = values
+    message_id, sequence, prev, role, type_, state, attempt, _, _, _, _, content, _, _ = values
     return Message(
         id=message_id,
         session=session,
@@ -112,17 +128,10 @@ def _to_message(session: str, values: Sequence[Any]) -> Message:
     )
 
 
-def read_pieces(db: Connection, tenant: str, session: str, message_id: str, after: int) -> tuple[int, str]:
-    """Read the next bytes of a message, 64 KiB at most; return the number of the last piece, and the text."""
-    texts: list[str] = []
-    size = 0
-    for piece, content in db.execute(PIECES, (tenant, session, message_id, after)):
-        size += utf8_size(content)
-        if texts and size > PIECE:
-            break
-        texts.append(content)
-        after = piece
-    return after, "".join(texts)
+def read_next(db: Connection, tenant: str, page: Page) -> tuple[int, str]:
+    """Read what follows of a page's last message, 64 KiB at most."""
+    limit = min(PIECE, page.left)
+    return read_pieces(db, (tenant, page.source, page.messages[-1].id), after=page.piece, limit=limit)
 
 
 def read_inbox(db: Connection, tenant: str, session: str) -> list[Message]:
@@ -137,17 +146,25 @@ def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:
     with snapshot(db):
         still_open = [_to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
         calls = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "unanswered"))]
-        last = db.execute(_LAST, (tenant, session)).fetchone()
+        parts = read_lineage(db, tenant, session, END)
+        found = (db.execute(_LAST, (tenant, part.session, part.until)).fetchone() for part in parts)
+        last = next(filter(None, found), None)
         return Unfinished(
             open=still_open,
             calls=[with_content(db, tenant, session, row).message(session) for row in calls],
             last=last and _to_message(session, last),
+            forked=db.execute(_FORKED, (tenant, session)).fetchone() is not None,
         )
 
 
 def read_tally(db: Connection, tenant: str, session: str) -> dict[tuple[str, str], int]:
     """Count messages by role and type."""
-    return {(role, type_): number for role, type_, number in db.execute(_TALLY, (tenant, session))}
+    counts: Counter[tuple[str, str]] = Counter()
+    with snapshot(db):
+        for part in read_lineage(db, tenant, session, END):
+            for role, type_, number in db.execute(_TALLY, (tenant, part.session, part.until)):
+                counts[role, type_] += number
+    return dict(counts)
 
 
 def read_usage(db: Connection, tenant: str, session: str | None, since: datetime | None) -> Usage:

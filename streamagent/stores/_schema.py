@@ -1,9 +1,19 @@
-"""The tables of an SQLite store, version 1. Other programs may read them; the comments are kept in the file."""
+"""The tables of an SQLite store, version 2. Other programs may read them; the comments are kept in the file."""
 
 from __future__ import annotations
 
 APPLICATION_ID = 0x73747261  # "stra", in the file's header (https://sqlite.org/pragma.html#pragma_application_id)
-VERSION = 1  # PRAGMA user_version
+VERSION = 2  # PRAGMA user_version
+
+_NEW_IN_2 = (
+    "CREATE INDEX messages_answered ON messages (tenant, session, answered, sequence) WHERE answered IS NOT NULL",
+    "CREATE INDEX leases_parent ON leases (tenant, parent) WHERE parent IS NOT NULL",
+    """
+    CREATE VIEW sessions AS
+        SELECT tenant, session AS id, created_at, modified_at, head AS messages
+        FROM leases WHERE modified_at IS NOT NULL
+    """,
+)
 
 TABLES = (
     """
@@ -12,7 +22,7 @@ TABLES = (
         session TEXT NOT NULL,
         id TEXT NOT NULL,           -- UUIDv7, unique in its session
         sequence INTEGER,           -- dense 1..n in its session; NULL while it waits in the inbox
-        prev TEXT,                  -- parent message, on the first message of a fork
+        prev TEXT,                  -- on the first message of a fork: the one it continues, in the parent session
         role TEXT NOT NULL,         -- system, user, assistant, tool
         type TEXT NOT NULL,         -- text, reasoning, tool_call, tool_result, stop and others
         state TEXT NOT NULL         -- unanswered: a complete tool_call without a tool_result
@@ -20,6 +30,9 @@ TABLES = (
         attempt INTEGER NOT NULL,   -- which try of the model, from 1
         client_key TEXT,            -- a message that is sent twice under one key is one message
         size INTEGER NOT NULL,      -- bytes of the content in UTF-8
+        answered INTEGER,           -- of a tool_call: the sequence of its tool_result
+        source TEXT,                -- session whose message of this id has the content (its first bytes: size), and
+                                    -- the query unless there is one here
         created_at TEXT NOT NULL,   -- times are UTC, ISO 8601, with microseconds and Z
         modified_at TEXT NOT NULL,
         query TEXT,                 -- a JSON object: the structured part
@@ -51,14 +64,39 @@ TABLES = (
         expires_at TEXT,
         created_at TEXT,            -- as in the view sessions; NULL without messages
         modified_at TEXT,
+        parent TEXT,                -- session it was forked from, which keeps the messages up to base
+        base INTEGER NOT NULL DEFAULT 0,
+        prev TEXT,                  -- of a fork that was not written to: its last message
         PRIMARY KEY (tenant, session)
     ) WITHOUT ROWID
     """,
     "CREATE INDEX leases_modified ON leases (tenant, modified_at, session) WHERE modified_at IS NOT NULL",
+    *_NEW_IN_2,
+)
+
+_FROM_1 = (
+    "ALTER TABLE messages ADD COLUMN answered INTEGER",
+    "ALTER TABLE messages ADD COLUMN source TEXT",
+    "ALTER TABLE leases ADD COLUMN parent TEXT",
+    "ALTER TABLE leases ADD COLUMN base INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE leases ADD COLUMN prev TEXT",
+    "DROP VIEW sessions",
     """
-    CREATE VIEW sessions AS
-        SELECT tenant, session AS id, min(created_at) AS created_at, max(modified_at) AS modified_at,
-            count(sequence) AS messages
-        FROM messages GROUP BY tenant, session
+    UPDATE messages SET answered = result.sequence
+    FROM (
+        SELECT tenant, session, json_extract(query, '$.call') AS call, min(sequence) AS sequence
+        FROM messages WHERE type = 'tool_result' AND sequence IS NOT NULL GROUP BY 1, 2, 3
+    ) AS result
+    WHERE messages.id = result.call AND messages.tenant = result.tenant AND messages.session = result.session
+        AND messages.type = 'tool_call'
     """,
+    *_NEW_IN_2,
+)
+
+STEPS = {0: TABLES, 1: _FROM_1}  # what brings a file of that version to the newest; 0 is an empty one
+
+# An older file that is opened for reading alone looks like the newest.
+OLD_AS_NEW = (
+    "CREATE TEMP VIEW messages AS SELECT rowid, *, NULL AS answered, NULL AS source FROM main.messages",
+    "CREATE TEMP VIEW leases AS SELECT *, NULL AS parent, 0 AS base, NULL AS prev FROM main.leases",
 )

@@ -1,115 +1,71 @@
-"""Statements on an SQLite store's tables. Each function is called on the connection's own thread."""
+"""The ledger of a session in an SQLite store's tables; used on the writing connection's own thread."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from streamagent.errors import LeaseLost
-from streamagent.message import ROLES
 
-from ._codec import decode_any_time, decode_query, decode_time, encode_time, pack
-from ._ledger import UNREADABLE, Ledger, Row
+from ._codec import encode_time, pack
+from ._forks import ForkPoint
+from ._ledger import Ledger, Row
+from ._rows import read_lineage, read_pieces, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
-
-COLUMNS = "id, sequence, prev, role, type, state, attempt, client_key, size, created_at, query, content"
-
-
-def select_messages(rest: str) -> str:
-    """Write a query for rows of one session; its first two parameters are the tenant and the session."""
-    return f"SELECT {COLUMNS} FROM messages WHERE tenant = ? AND session = ? AND {rest}"  # noqa: S608 - constants only
-
 
 _FIND = select_messages("id = ?")
 _FIND_KEY = select_messages("client_key = ?")
 # `state <> 'closed'` says to SQLite that the partial index holds all these rows.
 _WAITING = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid LIMIT ?")
-_LEASE = "SELECT head, fence FROM leases WHERE tenant = ? AND session = ?"
+_LEASE = "SELECT head, fence, base, prev, modified_at FROM leases WHERE tenant = ? AND session = ?"
 _SAVE_LEASE = """
-    INSERT INTO leases (tenant, session, head, fence, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO leases (tenant, session, head, fence, prev, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
         head = excluded.head,
         fence = excluded.fence,
+        prev = excluded.prev,
         created_at = coalesce(min(created_at, excluded.created_at), created_at, excluded.created_at),
         modified_at = ifnull(excluded.modified_at, modified_at)
     WHERE fence = ?
 """
-_CLEAR_LEASE = "UPDATE leases SET created_at = NULL, modified_at = NULL WHERE tenant = ? AND session = ?"
+_CLEAR_LEASE = """
+    UPDATE leases SET created_at = NULL, modified_at = NULL, parent = NULL, base = 0 WHERE tenant = ? AND session = ?
+"""
+_BEGIN_FORK = """
+    REPLACE INTO leases (tenant, session, head, fence, parent, base, prev, created_at, modified_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_FORKS = "SELECT session FROM leases WHERE tenant = ? AND parent = ? LIMIT 3"
+_KEEPERS = "SELECT session, sequence FROM messages WHERE tenant = ? AND id = ? AND sequence IS NOT NULL"
+_AT = "SELECT id FROM messages WHERE tenant = ? AND session = ? AND sequence = ?"
+# `+` keeps SQLite from walking the whole history by its sequences.
+_FIRST_UNFINISHED = """
+    SELECT min(sequence) FROM (
+        SELECT sequence FROM messages
+        WHERE tenant = ?1 AND session = ?2 AND state IN ('open', 'unanswered') AND state <> 'closed' AND +sequence <= ?3
+        UNION ALL
+        SELECT sequence FROM messages WHERE tenant = ?1 AND session = ?2 AND answered > ?3 AND +sequence <= ?3
+    )
+"""
+_TAIL = select_messages("sequence >= ? AND sequence <= ? ORDER BY sequence")
 _INSERT = """
     INSERT INTO messages (
-        tenant, session, modified_at,
-        id, sequence, prev, role, type, state, attempt, client_key, size, created_at, query, content
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        tenant, session, modified_at, id, sequence, prev, role, type, state, attempt,
+        client_key, size, created_at, query, content, source, answered
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _UPDATE = """
-    UPDATE messages SET sequence = ?, state = ?, size = ?, query = ?, modified_at = ?
+    UPDATE messages SET sequence = ?, prev = ?, state = ?, answered = ?, modified_at = ?
     WHERE tenant = ? AND session = ? AND id = ?
 """
+_GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
 _GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
-PIECES = """
-    SELECT piece, content FROM fragments
-    WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece
-"""
 _NEXT_PIECE = "SELECT ifnull(max(piece) + 1, 0) FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
 _ADD_PIECE = "INSERT INTO fragments (tenant, session, message, piece, content) VALUES (?, ?, ?, ?, ?)"
 _DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
-
-
-def decode(values: Sequence[Any]) -> tuple[dict[str, Any] | None, datetime]:
-    """Decode the query and the time among the columns of a row.
-
-    Raises:
-        ValueError: They hold what no message can: another program wrote it, or a newer version of this package.
-    """
-    _, _, _, role, _, _, attempt, _, _, created_at, query, content = values
-    if role not in ROLES:
-        raise ValueError(f"its role is {role!r:.80}")
-    if not isinstance(attempt, int) or not isinstance(content, str):
-        raise ValueError(f"its attempt is {attempt!r:.80} and its content {content!r:.80}")  # noqa: TRY004 - bad data
-    return decode_query(query), decode_time(created_at)
-
-
-def to_row(values: Sequence[Any]) -> Row:
-    """Build a row of its columns, in the order of `COLUMNS`; one that cannot be read becomes `unreadable`."""
-    message_id, sequence, prev, role, type_, state, attempt, client_key, size, created_at, query, content = values
-    flaw: str | None = None
-    try:
-        decode(values)
-    except ValueError as error:
-        flaw, type_, role, attempt = str(error), UNREADABLE, role if role in ROLES else "assistant", 1
-        content = content if isinstance(content, str) else ""
-    return Row(
-        id=message_id,
-        sequence=sequence,
-        prev=prev,
-        role=role,
-        type=type_,
-        state=state,
-        saved=state,
-        more=state == "open",
-        attempt=attempt,
-        client_key=client_key,
-        size=size,
-        created_at=decode_any_time(created_at),
-        query=query,
-        flaw=flaw,
-        pieces=[content] if content else [],
-    )
-
-
-def all_pieces(db: Connection, tenant: str, session: str, message_id: str) -> list[str]:
-    """Read all pieces of a message."""
-    return [content for _, content in db.execute(PIECES, (tenant, session, message_id, -1))]
-
-
-def with_content(db: Connection, tenant: str, session: str, row: Row) -> Row:
-    """Load the pieces of a row whose content is not in its own column."""
-    if row.spread:
-        row.pieces = all_pieces(db, tenant, session, row.id)
-    return row
 
 
 class TableLedger(Ledger):
@@ -117,8 +73,10 @@ class TableLedger(Ledger):
 
     def __init__(self, db: Connection, tenant: str, session: str, *, now: str) -> None:
         lease = db.execute(_LEASE, (tenant, session)).fetchone()
-        self._found: tuple[int, int] = lease or (0, 0)
-        super().__init__(session, head=self._found[0], fence=self._found[1])
+        head, fence, base, prev, modified_at = lease or (0, 0, 0, None, None)
+        super().__init__(session, head=head, fence=fence, base=base, prev=prev)
+        self._found = (head, fence)
+        self._taken = modified_at is not None
         self._db = db
         self._tenant = tenant
         self._key = (tenant, session)
@@ -149,6 +107,44 @@ class TableLedger(Ledger):
         self._db.execute(_CLEAR_LEASE, self._key)
         return self._db.execute("DELETE FROM messages WHERE tenant = ? AND session = ?", self._key).rowcount > 0
 
+    @property
+    def taken(self) -> bool:
+        """The session is listed."""
+        return self._taken
+
+    def shares(self, message_id: str) -> bool:
+        """Look an id up in the sessions that keep the older rows."""
+        kept = dict(self._db.execute(_KEEPERS, (self._tenant, message_id))) if self.base else None
+        if not kept:
+            return False
+        parts = read_lineage(self._db, self._tenant, self.session, self.base)
+        return any(part.after < kept.get(part.session, 0) <= part.until for part in parts)
+
+    def forks(self) -> Sequence[str]:
+        """Look up three of them."""
+        return [session for [session] in self._db.execute(_FORKS, self._key)]
+
+    def sibling(self, session: str) -> TableLedger:
+        """Look at another session in the same transaction."""
+        return TableLedger(self._db, self._tenant, session, now=self._now)
+
+    def point(self, sequence: int) -> ForkPoint:
+        """Look up the row's keeper, and the rows from the first unfinished one."""
+        [owner, *_] = (part.session for part in read_lineage(self._db, self._tenant, self.session, sequence))
+        [prev] = self._db.execute(_AT, (self._tenant, owner, sequence)).fetchone()
+        [first] = self._db.execute(_FIRST_UNFINISHED, (self._tenant, owner, sequence)).fetchone()
+        found = () if first is None else self._db.execute(_TAIL, (self._tenant, owner, first, sequence))
+        tail = [_without_content(to_row(values)) for values in found]
+        return ForkPoint(parent=owner, sequence=sequence, prev=prev, tail=tail)
+
+    def begin(self, point: ForkPoint) -> None:
+        """Write the lease and the rows of the tail."""
+        fence = self.fence and self.fence + 1
+        values = (point.sequence, fence, point.parent, point.base, point.prev, self._now, self._now)
+        self._db.execute(_BEGIN_FORK, (*self._key, *values))
+        for row in point.tail:
+            self._insert(row)
+
     def save(self) -> None:
         """Write what was changed; the lease first, because that may fail.
 
@@ -171,28 +167,29 @@ class TableLedger(Ledger):
         added = (encode_time(row.created_at) for row in self._touched.values() if row.saved is None)
         created_at = min(added, default=None)
         modified_at = self._now if self._touched else None
-        values = (*self._key, self.head, self.fence, created_at, modified_at, self._found[1])
+        values = (*self._key, self.head, self.fence, self.prev, created_at, modified_at, self._found[1])
         if self._db.execute(_SAVE_LEASE, values).rowcount != 1:
             raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
 
     def _insert(self, row: Row) -> None:
         content = "" if row.spread else "".join(row.pieces)
         key = (*self._key, self._now, row.id, row.sequence, row.prev, row.role, row.type, row.state, row.attempt)
-        values = (row.client_key, row.size, encode_time(row.created_at), row.query, content)
+        values = (row.client_key, row.size, encode_time(row.created_at), row.query, content, row.source, row.answered)
         self._db.execute(_INSERT, (*key, *values))
         if row.spread:
             self._add_pieces(row)
 
     def _update(self, row: Row) -> None:
-        values = (row.sequence, row.state, row.size, row.query, self._now)
+        values = (row.sequence, row.prev, row.state, row.answered, self._now)
         self._db.execute(_UPDATE, (*values, *self._key, row.id))
         if row.saved != "open":
             return
+        self._db.execute(_GROW, (row.size, row.query, *self._key, row.id))
         if row.spread:
             self._add_pieces(row)
         else:
-            content = "".join([*all_pieces(self._db, *self._key, row.id), *row.pieces])
-            self._db.execute(_GATHER, (content, *self._key, row.id))
+            _, before = read_pieces(self._db, (*self._key, row.id))
+            self._db.execute(_GATHER, (before + "".join(row.pieces), *self._key, row.id))
             self._db.execute(_DROP_PIECES, (*self._key, row.id))
 
     def _add_pieces(self, row: Row) -> None:
@@ -200,3 +197,9 @@ class TableLedger(Ledger):
         [number] = self._db.execute(_NEXT_PIECE, (*self._key, row.id)).fetchone()
         pieces = ((*self._key, row.id, piece, content) for piece, content in enumerate(pack(row.pieces), number))
         self._db.executemany(_ADD_PIECE, pieces)
+
+
+def _without_content(row: Row) -> Row:
+    """Leave out what the row of the source has: the content, and the query of a complete message."""
+    query = row.query if row.state == "open" or row.source else None
+    return replace(row, pieces=[], query=query)

@@ -12,7 +12,7 @@ from typing import Any
 import aiosqlite
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 
-from streamagent.errors import ConflictError, LeaseLost, MessageError, StoreCorrupt, StoreError
+from streamagent.errors import ConfigError, ConflictError, LeaseLost, MessageError, StoreCorrupt, StoreError
 from streamagent.message import Message, utc_now
 
 from ._codec import check_name, encode_time
@@ -20,7 +20,12 @@ from ._connection import Options, call, patiently, rollback
 from ._ledger import Ledger, Row, add_fragment
 from ._tables import TableLedger
 
-REFUSALS = (LeaseLost, MessageError, ConflictError)  # of one operation; any other error is the whole transaction's
+REFUSALS = (
+    LeaseLost,
+    MessageError,
+    ConflictError,
+    ConfigError,
+)  # of one operation; any other error is the whole transaction's
 
 
 @dataclass(slots=True, eq=False)
@@ -291,5 +296,5 @@ def _raise(error: Exception | None) -> None:
     """Raise an error, if there is one, that others may raise too: each gets its own, with a traceback of its own."""
     if error is None:
         return
-    kind = type(error) if isinstance(error, StoreError | MessageError | ConflictError) else StoreError
+    kind = type(error) if isinstance(error, (StoreError, *REFUSALS)) else StoreError
     raise kind(str(error)) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -13,6 +15,7 @@ from streamagent.message import Message, utc_now
 from streamagent.protocols import SessionInfo, Store, Stream, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
+from ._forks import ForkPoint, fork, lineage
 from ._ledger import Ledger, Row, add_fragment
 
 
@@ -76,43 +79,49 @@ class MemoryStore(Store):
         """Return what a run that ended badly left open; see `Store`."""
         ledger = self._peek(session)
         left = sorted(ledger.unfinished.values(), key=lambda row: row.sequence or 0)
-        last = ledger.order[-1] if ledger.order else None
+        last = next((owner.order[until - owner.base - 1] for owner, until in ledger.parts(ledger.head)), None)
         return Unfinished(
             open=[row.message(session, "") for row in left if row.state == "open"],
             calls=[row.message(session) for row in left if row.state == "unanswered"],
             last=None if last is None else last.message(session, "" if last.spread else None),
+            forked=ledger.prev is not None,
         )
 
     async def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
         """Read messages by sequence; see `Store`."""
-        order = self._peek(session).order
-        index = max(after, 0)
-        while index < len(order) and (until is None or index < until):
-            for fragment in _fragments(order[index], session):
-                yield fragment
-            index += 1
+        for owner, last in reversed([*self._peek(session).parts(sys.maxsize if until is None else until)]):
+            index = max(after - owner.base, 0)
+            while index < min(len(owner.order), last - owner.base):
+                for fragment in _fragments(owner.order[index], session):
+                    yield fragment
+                index += 1
 
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type); see `Store`."""
-        counts: dict[tuple[str, str], int] = {}
-        for row in self._peek(session).order:
-            counts[row.role, row.type] = counts.get((row.role, row.type), 0) + 1
-        return counts
+        counts: Counter[tuple[str, str]] = Counter()
+        ledger = self._peek(session)
+        for owner, until in ledger.parts(ledger.head):
+            counts.update((row.role, row.type) for row in owner.order[: until - owner.base])
+        return dict(counts)
 
     async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
         """Sum up what the stored turns took; see `Store`."""
         ledgers = self._ledgers.values() if session is None else [self._peek(session)]
         spent = Usage()
-        for row in (row for ledger in ledgers for row in ledger.order if row.type in COUNTED):
+        for row in (row for ledger in ledgers for row in ledger.order if row.type in COUNTED and not row.source):
             if row.role == "assistant" and (since is None or row.created_at >= as_utc(since)):
                 spent += usage_of(row.type, decode_query(row.query))
         return spent
 
     async def sessions(self) -> AsyncGenerator[SessionInfo, None]:
         """List the sessions, the latest modified first."""
-        infos = [ledger.info() for ledger in self._ledgers.values() if ledger.rows]
+        infos = [ledger.info() for ledger in self._ledgers.values() if ledger.taken]
         for info in sorted(infos, key=lambda info: (info.modified_at, info.id), reverse=True):
             yield info
+
+    async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
+        """Begin a session with the rows of another one; see `Store`."""
+        fork(self._peek(session), new, at)
 
     async def delete(self, session: str) -> bool:
         """Delete a session; see `Store`."""
@@ -121,17 +130,25 @@ class MemoryStore(Store):
     def _peek(self, session: str) -> MemoryLedger:
         """Return the session's ledger, or an empty one that is not kept: asking leaves no trace."""
         check_name("session", session)
-        return self._ledgers.get(session) or MemoryLedger(session)
+        return self._ledgers.get(session) or MemoryLedger(session, self._ledgers)
 
     def _ledger(self, session: str) -> MemoryLedger:
         return self._ledgers.setdefault(session, self._peek(session))
 
 
 class MemoryLedger(Ledger):
-    """The rows of one session, in memory."""
+    """The rows of one session, in memory.
 
-    def __init__(self, session: str) -> None:
+    Args:
+        session: The session.
+        ledgers: Those of all sessions, to find its relatives; it files itself there when it becomes a fork.
+    """
+
+    def __init__(self, session: str, ledgers: dict[str, MemoryLedger]) -> None:
         super().__init__(session)
+        self._ledgers = ledgers
+        self.parent: str | None = None
+        self.calls: list[Row] = []
         self.rows: dict[str, Row] = {}
         self.keys: dict[str, Row] = {}
         self.inbox: dict[str, Row] = {}
@@ -154,9 +171,11 @@ class MemoryLedger(Ledger):
     def put(self, row: Row) -> None:
         """File the row under its id, its key and its state."""
         self.modified_at = utc_now()
-        self.created_at = min(self.created_at, row.created_at) if self.rows else row.created_at
-        if row.sequence is not None and row.sequence > len(self.order):
+        self.created_at = min(self.created_at, row.created_at) if self.taken else row.created_at
+        if row.sequence is not None and row.sequence > self.base + len(self.order):
             self.order.append(row)
+            if row.type == "tool_call":
+                self.calls.append(row)
         if row.client_key is not None:
             self.keys[row.client_key] = row
         self.rows[row.id] = row
@@ -169,14 +188,64 @@ class MemoryLedger(Ledger):
     def clear(self) -> bool:
         """Forget all rows."""
         found = bool(self.rows)
-        for shelf in (self.rows, self.keys, self.inbox, self.unfinished, self.order):
+        for shelf in (self.rows, self.keys, self.inbox, self.unfinished, self.order, self.calls):
             shelf.clear()
+        self.parent = None
         return found
+
+    @property
+    def taken(self) -> bool:
+        """It has rows, or shares some."""
+        return bool(self.rows) or self.base > 0
+
+    def parts(self, until: int) -> Iterator[tuple[MemoryLedger, int]]:
+        """Give the ledgers that keep its rows, each with the last sequence, from the last back to the first."""
+        for part in lineage(self.session, until, self._parent_of):
+            yield self._relative(part.session), part.until
+
+    def shares(self, message_id: str) -> bool:
+        """Look an id up in the ledgers that keep the older rows."""
+        found = ((owner.rows.get(message_id), until) for owner, until in self.parts(self.base))
+        return any(row is not None and 0 < (row.sequence or 0) <= until for row, until in found)
+
+    def forks(self) -> Sequence[str]:
+        """Look through all sessions."""
+        return [session for session, ledger in self._ledgers.items() if ledger.parent == self.session][:3]
+
+    def sibling(self, session: str) -> MemoryLedger:
+        """Return another session's ledger, or an empty one that is not kept."""
+        return self._ledgers.get(session) or MemoryLedger(session, self._ledgers)
+
+    def point(self, sequence: int) -> ForkPoint:
+        """Look up the row's keeper, and the rows from the first unfinished one."""
+        owner, _ = next(self.parts(sequence))
+        unfinished = [row.sequence or 0 for row in owner.unfinished.values()]
+        unfinished += [row.sequence or 0 for row in owner.calls if (row.answered or 0) > sequence]
+        first = min((number for number in unfinished if number <= sequence), default=sequence + 1)
+        last = sequence - owner.base
+        tail = owner.order[first - owner.base - 1 : last]
+        return ForkPoint(parent=owner.session, sequence=sequence, prev=owner.order[last - 1].id, tail=tail)
+
+    def begin(self, point: ForkPoint) -> None:
+        """File the rows of the tail, and this ledger."""
+        self.head, self.base, self.prev, self.parent = point.sequence, point.base, point.prev, point.parent
+        self.fence += 1 if self.fence else 0
+        for row in point.tail:
+            self.put(row)
+        self.created_at = self.modified_at = utc_now()
+        self._ledgers[self.session] = self
+
+    def _relative(self, session: str) -> MemoryLedger:
+        return self._ledgers.get(session, self)  # this one is not filed before it has something
+
+    def _parent_of(self, session: str) -> tuple[str | None, int]:
+        relative = self._relative(session)
+        return relative.parent, relative.base
 
     def info(self) -> SessionInfo:
         """Sum the session up."""
         return SessionInfo(
-            id=self.session, created_at=self.created_at, modified_at=self.modified_at, messages=len(self.order)
+            id=self.session, created_at=self.created_at, modified_at=self.modified_at, messages=self.head
         )
 
 

@@ -14,11 +14,14 @@ from streamagent.message import Message
 from streamagent.protocols import SessionInfo, Store, Stream, Unfinished, Usage
 
 from ._codec import check_name
+from ._forks import fork
 from ._ledger import Ledger, Row, add_fragment
 from ._queries import (
+    END,
     read_inbox,
+    read_next,
     read_page,
-    read_pieces,
+    read_parts,
     read_sessions,
     read_tally,
     read_unfinished,
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_END = (1 << 63) - 1  # the largest integer of SQLite
 _LATEST = ("~", "")  # sorts behind every time
 
 
@@ -185,20 +187,21 @@ class SqliteStore(Store):
 
     async def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
         """Read messages by sequence, those included that waited for their lag when it began; see `Store`."""
-        after, last = min(after, _END), _END if until is None else min(until, _END)
+        after, last = min(after, END), END if until is None else min(until, END)
         await self._catch_up(session)
-        full = True
-        while full:
-            page = await self._read(read_page, session, after, last)
+        parts = await self._read(read_parts, session, after, last)
+        while parts:
+            page = await self._read(read_page, session, parts[0])
             for message in page.messages:
                 yield message
-                after = message.sequence or 0
+                parts[0].after = message.sequence or 0
             while page.left > 0:
-                piece, content = await self._read(read_pieces, session, page.messages[-1].id, page.piece)
+                piece, content = await self._call(read_next, self.tenant, page)
                 if not content:  # the session was deleted meanwhile
-                    return
+                    break
                 yield page.next_fragment(piece, content)
-            full = page.full
+            if not page.full:
+                del parts[0]
 
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type); see `Store`."""
@@ -216,6 +219,10 @@ class SqliteStore(Store):
             for values in page:
                 yield to_info(values)
             before = page[-1][2], page[-1][0]
+
+    async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
+        """Begin a session with the rows of another one; see `Store`."""
+        await self._writing().submit(session, lambda ledger: fork(ledger, new, at))
 
     async def delete(self, session: str) -> bool:
         """Delete a session; see `Store`."""

@@ -90,6 +90,44 @@ def test_show_is_safe_for_the_terminal_and_one_line_a_row():
     assert "\x1b" not in row
 
 
+def test_fork_prints_the_id_of_a_session_that_goes_on_from_there():
+    invoke("run", "one", "--session", "a")
+    [fork] = lines("fork", "a")
+    assert [row["id"] for row in rows(fork)] == [row["id"] for row in rows("a")]
+    invoke("run", "two", "--session", fork)
+    assert (len(rows(fork)), len(rows("a"))) == (6, 3)
+
+
+def test_fork_at_a_row_to_an_id_of_ones_own():
+    invoke("run", "one", "--session", "a")
+    assert lines("fork", "a", "--at", "1", "--new", "b") == ["b"]
+    assert [row["content"] for row in rows("b")] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (["nobody"], 2, "session 'nobody' has no messages"),
+        (["a", "--at", "4"], 2, "session 'a' has messages 1 to 3; it cannot be forked at 4"),
+        (["a", "--new", ""], 2, "a session id is 1 to 256"),
+        (["a", "--new", "a"], 1, "session 'a' exists; give the fork another id"),
+    ],
+)
+def test_a_fork_that_cannot_be_made_is_an_error(args, code, text):
+    invoke("run", "one", "--session", "a")
+    result = invoke("sessions", "fork", *args)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert text in result.stderr
+
+
+def test_a_session_with_forks_is_not_deleted():
+    invoke("run", "one", "--session", "a")
+    invoke("sessions", "fork", "a", "--new", "b")
+    result = invoke("sessions", "delete", "a")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "forks ('b'); delete them first" in result.stderr
+
+
 @pytest.mark.parametrize("args", [["show", "nobody"], ["delete", "nobody"]])
 def test_an_unknown_session_is_an_error(args):
     invoke("run", "hi", "--session", "a")
@@ -98,7 +136,7 @@ def test_an_unknown_session_is_an_error(args):
     assert "there is no session 'nobody'" in result.stderr
 
 
-@pytest.mark.parametrize("args", [["list"], ["show", "a"], ["delete", "a"]])
+@pytest.mark.parametrize("args", [["list"], ["show", "a"], ["fork", "a"], ["delete", "a"]])
 def test_a_database_that_does_not_exist_is_an_error_and_is_not_made(args):
     result = invoke("sessions", *args, "--db", "nothing.db")
     assert (result.exit_code, result.stdout) == (1, "")

@@ -201,10 +201,10 @@ async def test_getting_ready_is_no_silence_of_the_provider():
     async with anyio.create_task_group() as tasks:
 
         async def ask():
-            assert (await model.send("Hi", settings=ModelSettings(idle_timeout=0.0001, retries=0))).text == "Hello"
+            assert (await model.send("Hi", settings=ModelSettings(idle_timeout=0.2, retries=0))).text == "Hello"
 
         tasks.start_soon(ask)
-        await anyio.sleep(0.01)  # a hundred times as long as the provider may be silent
+        await anyio.sleep(0.3)  # longer than the provider may be silent
         model.ready.set()
 
 

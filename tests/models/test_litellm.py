@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError, UnsupportedBackendError
 from streamagent.message import Message
+from streamagent.models.chunks import Request
 from streamagent.models.litellm import LiteLLMModel, _litellm, _warm_up
 from streamagent.models.retry import RetryPolicy
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings
@@ -196,6 +198,35 @@ async def test_a_conversation_with_a_call_goes_out_in_order():
 async def test_trio_is_refused(anyio_backend):
     with pytest.raises(UnsupportedBackendError, match="asyncio"):
         await LiteLLMModel("openai/test").send("Hi")
+
+
+SCHEMA = {"type": "object", "title": "Stock", "properties": {"units": {"type": "integer"}}}
+
+
+async def test_a_provider_is_held_to_a_schema():
+    _, requests, _ = await ask(ANSWER, settings=ModelSettings(response_schema=SCHEMA))
+    told = requests[0].json["response_format"]
+    assert (told["type"], told["json_schema"]["name"], told["json_schema"]["strict"]) == ("json_schema", "Stock", True)
+    assert told["json_schema"]["schema"] == {**SCHEMA, "required": ["units"], "additionalProperties": False}
+
+
+async def test_a_response_format_of_ones_own_is_kept():
+    own = {"type": "json_object"}
+    settings = ModelSettings(response_schema=SCHEMA, extra={"response_format": own})
+    _, requests, _ = await ask(ANSWER, settings=settings)
+    assert requests[0].json["response_format"] == own
+    _, requests, _ = await ask(ANSWER, settings=ModelSettings(response_schema=SCHEMA), response_format=own)
+    assert requests[0].json["response_format"] == own
+
+
+async def test_a_provider_that_takes_no_schema_is_not_told():
+    from litellm import get_supported_openai_params
+
+    model = LiteLLMModel("replicate/test")
+    request = Request(messages=[], settings=ModelSettings(response_schema=SCHEMA))
+    assert "response_format" not in get_supported_openai_params(model=model.name)
+    for known in (get_supported_openai_params, lambda model: None):
+        assert model._format(request, SimpleNamespace(get_supported_openai_params=known)) == {}
 
 
 USED = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}

@@ -11,13 +11,16 @@ import types
 
 import anyio
 import pytest
+from pydantic import BaseModel, Field
 
+from streamagent import Agent, tool
 from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.models import local, local_server
 from streamagent.models.local import LocalModel, local_available, stop_local_servers
 from streamagent.protocols import ModelSettings
+from streamagent.structured import Output
 
 from .test_litellm import NOISE
 
@@ -168,3 +171,40 @@ def test_the_server_listens_on_loopback_until_its_input_ends(monkeypatch, capsys
     assert (params.hostnames, params.port, params.cpuparams.n_threads) == (["127.0.0.1"], 0, 1)
     assert ("<|START_ACTION|>" in params.chat_template) is templated
     assert exits == [0]
+
+
+class Person(BaseModel):
+    """Somebody."""
+
+    name: str = Field(max_length=30)
+    age: int = Field(ge=0, le=150)
+
+
+class Stock(BaseModel):
+    """A product in stock."""
+
+    product: str = Field(max_length=30)
+    units: int = Field(ge=0, le=100)
+
+
+@tool
+def stock(product: str) -> int:
+    """Units of a product in stock."""
+    return 15
+
+
+async def test_an_object_is_filled_while_it_streams(wheels):
+    async with Agent("local").session() as session:
+        reply = session.ask("Anna is 31 years old. Who is she?", output=Output(Person, repairs=0))
+        partials = [partial async for partial in reply.partials()]
+        assert await reply.object() == Person(name="Anna", age=31)
+    assert len(partials) > 2
+    assert partials[-1] == {"name": "Anna", "age": 31}
+
+
+async def test_an_object_is_made_of_what_a_tool_says(wheels):
+    async with Agent("local", tools=[stock]).session() as session:
+        reply = session.ask(QUESTION, output=Output(Stock, repairs=0))
+        result = await reply
+        assert [message.type for message in result].count("tool_result") == 1
+        assert type(await reply.object()) is Stock

@@ -71,3 +71,11 @@ async def test_it_answers_the_same_each_time():
 async def test_a_delay_counts_against_the_deadline():
     result = await MockModel(delay=60).send("Hi", deadline=anyio.current_time() + 0.01)
     assert result.error["kind"] == "timeout"
+
+
+async def test_an_object_that_is_asked_for_is_made_up():
+    prompt = "How many 'blue mug' are left?"
+    result = await MockModel().send(prompt, settings=ModelSettings(response_schema=TEXT))
+    assert result.text == '{"product": "blue mug"}'
+    result = await MockModel().send(prompt, settings=ModelSettings(response_schema=UNFIT))
+    assert result.text == f"This is a mock answer to: {prompt}"

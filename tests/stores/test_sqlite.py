@@ -107,8 +107,11 @@ class TestTables:
             pass
         for query, last in ((_queries._LEFT, "open"), (_queries._INBOX, None), (_tables._WAITING, 1)):
             args = ["default", "s", *([] if last is None else [last])]
-            [plan] = [row[3] for row in ask(path, f"EXPLAIN QUERY PLAN {query}", *args) if "messages" in row[3]]
+            [plan, *shared] = [
+                row[3] for row in ask(path, f"EXPLAIN QUERY PLAN {query}", *args) if "messages" in row[3]
+            ]
             assert "messages_unfinished (tenant=? AND session=? AND state=?)" in plan
+            assert all("origin USING INDEX sqlite_autoindex_messages_1 (id=? AND" in line for line in shared)
 
     async def test_another_tenant_sees_none_of_it(self, path):
         async with SqliteStore(path, tenant="one") as one, SqliteStore(path, tenant="two") as two:
