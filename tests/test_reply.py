@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamagent import Message, ModelError, Result
+from streamagent import Message, ModelError, Reply, Result
 
 
 def test_a_result_is_a_sequence_that_reads_as_its_text():
@@ -31,3 +31,39 @@ def test_an_error_is_raised_on_request_with_its_kind():
     with pytest.raises(ModelError, match="too busy") as caught:
         Result([Message.stop("error", error=error)]).raise_for_error()
     assert (caught.value.kind, caught.value.retryable) == ("overloaded", True)
+
+
+class Canned(Reply):
+    """A reply that is there already."""
+
+    def __init__(self, *messages):
+        self._messages = list(messages)
+
+    async def __anext__(self):
+        if not self._messages:
+            raise StopAsyncIteration
+        return self._messages.pop(0)
+
+    async def aclose(self):
+        self._messages.clear()
+
+
+@pytest.mark.anyio
+async def test_text_raises_at_its_end_what_the_answer_failed_with():
+    error = {"kind": "overloaded", "message": "too busy", "retryable": True}
+    pieces = []
+    with pytest.raises(ModelError, match="too busy"):
+        async for piece in Canned(Message(content="half"), Message.stop("error", error=error)).text():
+            pieces.append(piece)
+    assert pieces == ["half"]
+
+
+@pytest.mark.anyio
+async def test_text_does_not_raise_for_an_earlier_turn_or_a_limit():
+    reply = Canned(
+        Message.stop("error", error={"kind": "x", "message": "x"}), Message(content="a"), Message.stop("length")
+    )
+    assert [piece async for piece in reply.text()] == ["a"]
+    async with Canned(Message(content="a")) as reply:
+        pass
+    assert [piece async for piece in reply.text()] == []

@@ -142,7 +142,7 @@ class Assembler:
         finish = self._finish or ("stop" if done else "truncated")
         if finish in _FAILED:
             return self.fail(ModelError(_FAILED[finish], kind=finish, retryable=True))
-        self._blocks.close()
+        self._blocks.close(cut=finish if finish == "content_filter" else None)
         reason, error = self._outcome(finish)
         self._stop(reason, error, inferred=not self._finish)
         return self._collected()
@@ -232,7 +232,7 @@ class Assembler:
         self._stop("error", error)
 
     def _stop(self, reason: str, error: ModelError | None, *, inferred: bool = False) -> None:
-        self._blocks.close()
+        self._blocks.close(cut="error" if reason == "error" else None)
         stop = Message.stop(
             reason,
             usage=self._usage or None,

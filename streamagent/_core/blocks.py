@@ -85,7 +85,19 @@ class Blocks:
         splitter: Takes reasoning out of the text, or `None`.
     """
 
-    __slots__ = ("_attempt", "_cleaner", "_created", "_id", "_kind", "_out", "_run", "_source", "_splitter", "opaque")
+    __slots__ = (
+        "_attempt",
+        "_cleaner",
+        "_created",
+        "_cut",
+        "_id",
+        "_kind",
+        "_out",
+        "_run",
+        "_source",
+        "_splitter",
+        "opaque",
+    )
 
     def __init__(self, out: list[Message], *, attempt: int, splitter: ThinkSplitter | None = None) -> None:
         self._out = out
@@ -97,6 +109,7 @@ class Blocks:
         self._run: list[str] = []
         self._id = ""
         self._created: datetime | None = None
+        self._cut: str | None = None
         self.opaque = Opaque()
 
     @property
@@ -129,10 +142,16 @@ class Blocks:
         """Forget what waits for a continuation: half a tag is no text."""
         self._source = None
 
-    def close(self) -> None:
-        """Close what is open; opaque data that belongs to no message gets one of its own."""
+    def close(self, *, cut: str | None = None) -> None:
+        """Close what is open; opaque data that belongs to no message gets one of its own.
+
+        Args:
+            cut: Why a text that is open is not complete.
+        """
         self._release()
+        self._cut = cut
         self._turn(None)
+        self._cut = None
 
     def _split(self, piece: str) -> None:
         if self._source == "text" and self._splitter is not None:
@@ -171,7 +190,7 @@ class Blocks:
             id=self._id,
             type=kind,
             content="".join(self._run),
-            query={"provider": data} if data else None,
+            query={"provider": data} if data else {"cut": self._cut} if self._cut and kind == "text" else None,
             more=more,
             attempt=self._attempt,
             created_at=self._created or utc_now(),

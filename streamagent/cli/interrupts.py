@@ -69,6 +69,7 @@ class Interrupts:
         except OutputError:
             if self._pending is None:  # else it is the terminal, which has hung up
                 raise
+            raise Interrupted(self._pending) from None
         finally:
             self._waiting = False
         if self._pending is not None:
