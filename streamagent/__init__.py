@@ -45,11 +45,11 @@ from .pipeline import open_pipeline as open_pipeline
 from .protocols import Model as Model
 from .protocols import ModelSettings as ModelSettings
 from .protocols import RunContext as RunContext
-from .protocols import SessionInfo as SessionInfo
 from .protocols import Stage as Stage
 from .protocols import Store as Store
 from .protocols import Stream as Stream
-from .protocols import Usage as Usage
+from .records import SessionInfo as SessionInfo
+from .records import Usage as Usage
 from .reply import Reply as Reply
 from .reply import Result as Result
 from .runtime import Runtime as Runtime

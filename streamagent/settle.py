@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from ._core.closing import close_all
 from .message import Message
-from .protocols import Store, Unfinished
+from .protocols import Store
+from .records import Unfinished
 
 Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked"]
 

@@ -12,12 +12,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "streamagent"
 
 BESIDE = {"stages", "models", "stores", "tools"}
-COLUMN = ["events", "pipeline", "settle", "inbox", "run", "driver", "session", "runtime"]
+COLUMN = ["events", "pipeline", "settle", "inbox", "run", "driver", "duplex", "session", "runtime"]
 # From the ground up; a part imports itself and what is below it, and of one layer nobody his neighbour.
 LAYERS = [
     {"errors"},
     {"exactjson"},
     {"message", "calls", "cancellation", "waiting"},
+    {"records"},
     {"protocols"},
     {"hooks"},
     {"_core", "reply"},

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeGuard
 
 from streamagent.message import clean_text
-from streamagent.protocols import Usage
+from streamagent.records import Usage
 
 # Beyond this a count is a mistake, and no JavaScript reader could hold it.
 _MOST: Final = 2**53

@@ -66,10 +66,10 @@ class Interrupts:
         self._waiting = True
         try:
             result = anyio.run(self._main, work)
-        except OutputError:
-            if self._pending is None:  # else it is the terminal, which has hung up
+        except OutputError as error:
+            if self._pending is None:
                 raise
-            raise Interrupted(self._pending) from None
+            raise Interrupted(self._pending) from error  # the terminal has hung up
         finally:
             self._waiting = False
         if self._pending is not None:

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 from streamagent._core.usage import tokens_of, usage_of, usages
 from streamagent.errors import ConfigError
 from streamagent.message import Message, utc_now
-from streamagent.protocols import RunContext, Stage, Stream, Usage
+from streamagent.protocols import RunContext, Stage, Stream
+from streamagent.records import Usage
 
 from . import _time_budget
 from ._counting import Counts, begins_turn, limit_stop

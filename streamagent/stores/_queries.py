@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamagent._core.usage import usage_of
 from streamagent.message import Message
-from streamagent.protocols import SessionInfo, Unfinished, Usage
+from streamagent.records import SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
 from ._forks import Part

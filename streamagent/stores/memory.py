@@ -12,7 +12,8 @@ from typing import Self
 
 from streamagent._core.usage import COUNTED, usage_of
 from streamagent.message import Message, utc_now
-from streamagent.protocols import SessionInfo, Store, Stream, Unfinished, Usage
+from streamagent.protocols import Store, Stream
+from streamagent.records import SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
 from ._forks import ForkPoint, fork, lineage

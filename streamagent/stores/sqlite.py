@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from streamagent.errors import ConfigError, StoreCorrupt, StoreError, StoreReadOnly, UnsupportedBackendError
 from streamagent.message import Message
-from streamagent.protocols import SessionInfo, Store, Stream, Unfinished, Usage
+from streamagent.protocols import Store, Stream
+from streamagent.records import SessionInfo, Unfinished, Usage
 
 from ._codec import check_name
 from ._forks import fork

@@ -9,7 +9,7 @@ import pytest
 
 from streamagent.errors import ConflictError, LeaseLost, MessageError
 from streamagent.message import Message, afold, fold
-from streamagent.protocols import Usage
+from streamagent.records import Usage
 
 pytestmark = pytest.mark.anyio
 

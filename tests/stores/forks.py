@@ -7,7 +7,7 @@ import pytest
 
 from streamagent.errors import ConfigError, ConflictError, LeaseLost, MessageError
 from streamagent.message import Message, new_id, utc_now
-from streamagent.protocols import Usage
+from streamagent.records import Usage
 
 from .contract import KIB64, LONG, call_and_result, contents, rows, text
 

@@ -1,0 +1,69 @@
+"""What a store tells of a session: plain records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from .message import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """A row of the view `sessions`."""
+
+    id: str
+    created_at: datetime
+    modified_at: datetime
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What model turns took, summed up.
+
+    Args:
+        turns: Answers of a model, also failed and cut ones.
+        tool_calls: Calls that it made.
+        tokens: Tokens, as providers count them.
+        cost: Money, in the currency of whoever priced it (US dollars in LiteLLM's price map).
+        uncounted: Turns whose tokens nobody counted; they stand in `tokens` as 0.
+    """
+
+    turns: int = 0
+    tool_calls: int = 0
+    tokens: float = 0
+    cost: float = 0.0
+    uncounted: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            turns=self.turns + other.turns,
+            tool_calls=self.tool_calls + other.tool_calls,
+            tokens=self.tokens + other.tokens,
+            cost=self.cost + other.cost,
+            uncounted=self.uncounted + other.uncounted,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """What an interrupted run left behind in a session.
+
+    Args:
+        open: Messages whose last fragment was never written, without their content, in order of sequence.
+        calls: Complete calls without a result, in order of sequence.
+        last: The session's last message, without content when that is long; `None` in an empty session.
+        forked: The session is a fork, and nothing was written to it since.
+    """
+
+    open: Sequence[Message]
+    calls: Sequence[Message]
+    last: Message | None
+    forked: bool = False
+
+    @property
+    def at_rest(self) -> bool:
+        """The last run came to its end."""
+        return not self.open and not self.calls and (self.last is None or self.last.is_final)
