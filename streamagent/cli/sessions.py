@@ -89,7 +89,9 @@ def fork(
         await Runtime(store=store).fork(session, fork, at=at)
         return fork
 
-    typer.echo(printable(_with_store(db, work, read_only=False)))
+    forked = _with_store(db, work, read_only=False)
+    with writing():
+        typer.echo(printable(forked))
 
 
 @sessions.command()
