@@ -105,6 +105,7 @@ class Run:
     deadline: float = math.inf
     outcomes: dict[str, Message] = field(default_factory=dict)
     prompt: str | None = None
+    again: Message | None = None
 
     async def open(self) -> Chain:
         """Build the chain: the head, then the reply stages."""
@@ -134,6 +135,10 @@ async def turns(run: Run) -> Stream:
                         stop = message
             finally:
                 await chain.aclose()
+            again, run.again = run.again, None
+            if again is not None:
+                yield again
+                continue
             if stop is None:
                 yield Message.stop("error", model=run.plan.model.name, error=_NO_STOP)
             if stop is None or not await _has_results(run, stop):
