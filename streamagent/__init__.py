@@ -1,7 +1,10 @@
 """Run LLM agent sessions as streams."""
 
 from .agent import Agent as Agent
+from .calls import Decision as Decision
+from .calls import Output as Output
 from .calls import Tool as Tool
+from .calls import ToolCall as ToolCall
 from .calls import ToolContext as ToolContext
 from .calls import ToolSpec as ToolSpec
 from .errors import ConfigError as ConfigError
@@ -23,6 +26,12 @@ from .errors import StoreSchemaError as StoreSchemaError
 from .errors import StreamAgentError as StreamAgentError
 from .errors import ToolError as ToolError
 from .errors import UnsupportedBackendError as UnsupportedBackendError
+from .events import Event as Event
+from .events import EventEncoder as EventEncoder
+from .events import events as events
+from .hooks import Hooks as Hooks
+from .hooks import NextTurn as NextTurn
+from .hooks import TurnEnd as TurnEnd
 from .message import Message as Message
 from .message import fold as fold
 from .message import merge as merge
@@ -47,6 +56,7 @@ from .stages.rate_limit import rate_limit as rate_limit
 from .stages.strip_reasoning import strip_reasoning as strip_reasoning
 from .stages.think_tags import think_tags as think_tags
 from .stages.tool_dispatch import tool_dispatch as tool_dispatch
+from .stages.transform import transform as transform
 from .stages.whole import whole as whole
 from .stores.memory import MemoryStore as MemoryStore
 from .stores.sqlite import SqliteStore as SqliteStore

@@ -11,15 +11,17 @@ from typing import Any
 
 from .calls import Tool
 from .errors import ConfigError
+from .hooks import NO_HOOKS, Drain, Hooks
 from .message import new_id
 from .models import get_model
 from .pipeline import Pipeline
-from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Store
+from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Stage, Store
 from .run import Plan
 from .runtime import Runtime
 from .session import Session
 from .stages.persist import persist
 from .stages.tool_dispatch import tool_dispatch
+from .stages.transform import transform
 from .stores import open_store
 from .tools.function import tool as as_tool
 
@@ -37,6 +39,9 @@ class Agent:
         settings: Options of the model calls.
         max_turns: How many model turns one prompt may take.
         timeout: How long a run may take, in seconds; `None` for no limit.
+        hooks: What the loop asks the program.
+        steering: Whether one or all steering messages are admitted at one border.
+        follow_ups: Whether one or all follow-ups are admitted when nothing else is left.
 
     Raises:
         ConfigError: A model, tool or limit that cannot be used as given.
@@ -55,6 +60,9 @@ class Agent:
         settings: ModelSettings = DEFAULT_SETTINGS,
         max_turns: int = 50,
         timeout: float | None = None,
+        hooks: Hooks = NO_HOOKS,
+        steering: Drain = "one_at_a_time",
+        follow_ups: Drain = "one_at_a_time",
     ) -> None:
         if not max_turns >= 1 or not (timeout is None or timeout > 0):
             raise ConfigError(f"max_turns is 1 or more and timeout above 0 seconds, not {max_turns} and {timeout}")
@@ -62,16 +70,23 @@ class Agent:
         _check("pipeline", pipeline, Pipeline | None)
         _check("settings", settings, ModelSettings)
         _check("tools", tools, Iterable)
+        _check("hooks", hooks, Hooks)
+        for name, drain in (("steering", steering), ("follow_ups", follow_ups)):
+            if drain not in ("one_at_a_time", "all"):
+                raise ConfigError(f"Agent({name}=…) takes 'one_at_a_time' or 'all', not {drain!r}")
         self.tools: tuple[Tool, ...] = tuple(map(_as_tool, tools))
         self.store: Store = open_store(store)
         self.plan = Plan(
             model=get_model(model),
-            pipeline=pipeline or Pipeline(reply=[tool_dispatch(self.tools), persist()]),
+            pipeline=(pipeline or _pipeline(self.tools, hooks)) + Pipeline(context=_context(hooks)),
             tools=tuple(tool.spec for tool in self.tools),
             system=system,
             settings=settings,
             max_turns=max_turns,
             timeout=timeout,
+            hooks=hooks,
+            steering=steering,
+            follow_ups=follow_ups,
         )
 
     def __repr__(self) -> str:
@@ -143,6 +158,15 @@ def _as_tool(item: Tool | Callable[..., Any]) -> Tool:
     found: Any = item
     made: Tool = found if hasattr(item, "spec") else as_tool(found)
     return made
+
+
+def _pipeline(tools: Sequence[Tool], hooks: Hooks) -> Pipeline:
+    dispatch = tool_dispatch(tools, before_tool_call=hooks.before_tool_call, after_tool_call=hooks.after_tool_call)
+    return Pipeline(reply=[dispatch, persist()])
+
+
+def _context(hooks: Hooks) -> list[Stage]:
+    return [transform(hook) for hook in (hooks.transform_context, hooks.convert_to_llm) if hook is not None]
 
 
 def _check(name: str, value: object, kind: Any) -> None:

@@ -16,6 +16,7 @@ from .protocols import Stream
 from .reply import Reply
 from .run import Plan, Run, RunTasks
 from .settle import Cause, settle
+from .waiting import Interrupted, Waiter, make_waiter
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -57,7 +58,7 @@ class RunReply(Reply):
         self._run: Run | None = None
         self._chain: Chain | None = None
         self._rows: deque[Message] = deque()  # what settling added: at most a few rows for each open call
-        self._scope: CancelScope | None = None
+        self._waiter: Waiter | None = None
         self._cause: Cause | None = None
         self._error: BaseException | None = None
         self._deadline = math.inf
@@ -72,7 +73,7 @@ class RunReply(Reply):
     @property
     def driven(self) -> bool:
         """A task is waiting for the next message right now."""
-        return self._scope is not None
+        return self._waiter is not None and self._waiter.waiting
 
     async def __anext__(self) -> Message:
         if self.driven:
@@ -101,32 +102,30 @@ class RunReply(Reply):
 
     async def _cut(self, cause: Cause) -> None:
         self._cause = self._cause or cause
-        if self._scope is not None:
-            self._scope.cancel()
+        if self._waiter is not None and self._waiter.waiting:
+            self._waiter.interrupt()
         elif not self._finishing:
             await self._finish(cause)
         await self._finished.wait()
 
     async def _advance(self) -> Message | None:
         """Drive the chain one step; `None` when a run is over, or rows were added."""
+        waiter = self._waiter = self._waiter or make_waiter()
         try:
-            with CancelScope(deadline=self._deadline) as self._scope:
-                if self._chain is None:
-                    await self._start()
-                    if self._rows:
-                        return None
-                if self._chain is not None and self._cause is None:
-                    return await anext(self._chain.tail)
+            if self._cause is not None:
+                raise Interrupted  # noqa: TRY301 - a background task failed while nobody was waiting
+            if self._chain is None:
+                await waiter.wait(self._start())
+                return None
+            return await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
         except StopAsyncIteration:
             await self._next_run()
+        except Interrupted:
+            await self._finish(self._cause or "deadline")
         except BaseException as error:
             cancelled = isinstance(error, get_cancelled_exc_class() | KeyboardInterrupt)
             await self._finish("aborted" if cancelled else "error", error)
             raise
-        else:
-            await self._finish(self._cause or "deadline")
-        finally:
-            self._scope = None
         if self._error is not None:
             raise self._error
         return None
@@ -154,8 +153,8 @@ class RunReply(Reply):
     async def _open_run(self) -> None:
         """Take the session over, settle what an earlier run left, and build the chain."""
         store, session, plan = self._runtime.store, self._session, self._plan
-        if plan.timeout is not None and self._scope is not None:
-            self._scope.deadline = self._deadline = current_time() + plan.timeout
+        if plan.timeout is not None:
+            self._deadline = current_time() + plan.timeout
         fence = await store.acquire(session)
         self._rows.extend(await settle(store, session, fence=fence, cause="crashed"))
         self._run = Run(session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline)
@@ -179,8 +178,8 @@ class RunReply(Reply):
         """Take the failure of a background task: it ends the run here."""
         self._error = self._error or error
         self._cause = "error"
-        if self._scope is not None:
-            self._scope.cancel()
+        if self._waiter is not None:
+            self._waiter.interrupt()
 
     async def _next_run(self) -> None:
         """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
@@ -202,6 +201,8 @@ class RunReply(Reply):
                 await self._drop_previous()
                 await self._end_run(cause, error)
         finally:
+            if self._waiter is not None:
+                self._waiter.close()
             self._runtime.release(self._session, self)
             self._finished.set()
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -168,8 +177,10 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return the messages that wait, oldest first."""
         ...
 
-    async def admit(self, session: str, *, fence: int, limit: int = 1) -> list[Message]:
-        """Give the oldest waiting messages their sequence and return them."""
+    async def admit(
+        self, session: str, *, fence: int, limit: int = 1, ids: Collection[str] | None = None
+    ) -> list[Message]:
+        """Give the oldest waiting messages their sequence and return them; with `ids`, only these messages."""
         ...
 
     async def unfinished(self, session: str) -> Unfinished:

@@ -12,13 +12,13 @@ from anyio.abc import TaskGroup
 
 from .calls import ToolSpec
 from .cancellation import must_propagate
+from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, settled
+from .inbox import Inbox
 from .message import Message
 from .pipeline import Chain, Pipeline
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
 
-TASK_TIMEOUT = (
-    1.0  # seconds for background work to end when it is cancelled; a tool that does not listen is left behind
-)
+TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,9 @@ class Plan:
         settings: Options of the model calls.
         max_turns: How many model turns one prompt may take.
         timeout: How long a run may take, in seconds; `None` for no limit.
+        hooks: What the loop asks the program.
+        steering: How many steering messages are admitted at one border.
+        follow_ups: How many follow-ups are admitted when nothing else is left.
     """
 
     model: Model
@@ -42,6 +45,9 @@ class Plan:
     settings: ModelSettings = DEFAULT_SETTINGS
     max_turns: int = 50
     timeout: float | None = None
+    hooks: Hooks = NO_HOOKS
+    steering: Drain = "one_at_a_time"
+    follow_ups: Drain = "one_at_a_time"
 
 
 class RunTasks:
@@ -95,7 +101,10 @@ class RunTasks:
 
 @dataclass(slots=True)
 class Run:
-    """A run as its stages see it (`protocols.RunContext`), and what its head needs; `prompt` is what it answers."""
+    """A run as its stages see it (`protocols.RunContext`), and what its head needs.
+
+    `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted.
+    """
 
     session: str
     store: Store
@@ -106,6 +115,24 @@ class Run:
     outcomes: dict[str, Message] = field(default_factory=dict)
     prompt: str | None = None
     again: Message | None = None
+    asked: str | None = None
+    inbox: Inbox = field(init=False)
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self.inbox = Inbox(
+            store=self.store,
+            session=self.session,
+            fence=self.fence,
+            hooks=plan.hooks,
+            steering=plan.steering,
+            follow_ups=plan.follow_ups,
+        )
+
+    @property
+    def hooks(self) -> Hooks:
+        """What the loop asks the program."""
+        return self.plan.hooks
 
     async def open(self) -> Chain:
         """Build the chain: the head, then the reply stages."""
@@ -117,33 +144,76 @@ class Run:
 async def turns(run: Run) -> Stream:
     """Admit the prompt that waits longest, and take model turns until it has its final answer.
 
+    Steering messages are admitted after each turn, and follow-ups when nothing else is left: the same run answers them.
+
     Yields:
-        The prompt, and what the model says; a `stop` with reason `turn_limit` when it took more turns than the plan
-        allows.
+        The prompts, and what the model says; a `stop` with reason `turn_limit` when one took more turns than the plan
+        allows, or with reason `stopped` when `should_stop_after_turn` said so.
     """
-    for prompt in await run.store.admit(run.session, fence=run.fence):
-        run.prompt = prompt.id
-        yield prompt
-        for _ in range(run.plan.max_turns):
-            stop: Message | None = None
-            chain = Chain(run.store.read(run.session))
-            try:
-                async for message in await _answer(run, chain):
-                    # Sequences are the store's to give: a message that had one would pass for stored.
-                    yield message if message.sequence is None else replace(message, sequence=None)
-                    if message.type == "stop":
-                        stop = message
-            finally:
-                await chain.aclose()
-            again, run.again = run.again, None
-            if again is not None:
-                yield again
-                continue
-            if stop is None:
-                yield Message.stop("error", model=run.plan.model.name, error=_NO_STOP)
-            if stop is None or not await _has_results(run, stop):
-                return
-        yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
+    admitted = await run.inbox.first()
+    run.prompt = admitted[0].id if admitted else None
+    number = left = 0
+    while True:
+        for prompt in admitted:
+            run.asked = prompt.id
+            left = left if prompt.sequence is None else run.plan.max_turns  # taking a turn again is a turn
+            yield prompt
+        if not left:
+            if number:
+                yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
+            return
+        number, left = number + 1, left - 1
+        stop: Message | None = None
+        chain = Chain(run.store.read(run.session))
+        try:
+            async for message in await _answer(run, chain):
+                # Sequences are the store's to give: a message that had one would pass for stored.
+                yield message if message.sequence is None else replace(message, sequence=None)
+                if message.type == "stop":
+                    stop = message
+        finally:
+            await chain.aclose()
+        if stop is None:
+            stop = Message.stop("error", model=run.plan.model.name, error=_NO_STOP)
+            yield stop
+        border = await _border(run, TurnEnd(session=run.session, number=number, stop=stop))
+        if isinstance(border, Message):
+            yield border
+        if not isinstance(border, list):
+            return
+        admitted = border
+
+
+_QUEUES_LEFT = ("error", "tool_calls")  # reasons after which what waits goes on waiting: a failure, calls nobody ran
+
+
+async def _border(run: Run, end: TurnEnd) -> list[Message] | Message | None:
+    """Decide between two turns what comes next.
+
+    Returns:
+        What was admitted, when there is another turn; `None`, or a last `stop`, when there is none.
+    """
+    hook = run.hooks.should_stop_after_turn
+    if hook is not None and await settled(hook(end)):
+        return None if end.stop.is_final else Message.stop("stopped", turn=end.number)
+    goes_on = run.again is not None or await _has_results(run, end.stop)
+    admitted: list[Message] = []
+    if goes_on or (end.stop.query or {}).get("reason") not in _QUEUES_LEFT:
+        admitted = await run.inbox.steered() or ([] if goes_on else await run.inbox.followed_up())
+    if not (goes_on or admitted):
+        return None
+    await _prepare(run, end)
+    again, run.again = run.again, None
+    return admitted if again is None else [again, *admitted]
+
+
+async def _prepare(run: Run, end: TurnEnd) -> None:
+    """Let `prepare_next_turn` change what the rest of the run uses."""
+    hook = run.hooks.prepare_next_turn
+    wanted: NextTurn | None = await settled(hook(end)) if hook is not None else None
+    if wanted is not None:
+        named: dict[str, Any] = {"model": wanted.model, "settings": wanted.settings, "system": wanted.system}
+        run.plan = replace(run.plan, **{name: value for name, value in named.items() if value is not None})
 
 
 _NO_STOP = {"kind": "truncated", "message": "the model's stream ended without a stop", "retryable": False}
@@ -151,9 +221,12 @@ _NO_STOP = {"kind": "truncated", "message": "the model's stream ended without a 
 
 async def _answer(run: Run, chain: Chain) -> Source:
     """Link the stored rows, the context stages and the model."""
-    plan = run.plan
+    plan, settings = run.plan, run.plan.settings
+    if run.hooks.get_api_key is not None:
+        key = await settled(run.hooks.get_api_key(plan.model.name.partition("/")[0]))
+        settings = replace(settings, extra={**settings.extra, **({"api_key": key} if key else {})})
     await chain.extend([_with_system(plan.system), *plan.pipeline.context], run)
-    answer = plan.model.stream(chain.tail, tools=plan.tools, settings=plan.settings, deadline=run.deadline)
+    answer = plan.model.stream(chain.tail, tools=plan.tools, settings=settings, deadline=run.deadline)
     chain.append(answer)
     return answer
 
@@ -174,4 +247,4 @@ async def _has_results(run: Run, stop: Message) -> bool:
         return False
     left = await run.store.unfinished(run.session)
     # Without `persist` the last row is still the prompt, and the model would be asked the same again.
-    return not left.calls and left.last is not None and left.last.id != run.prompt
+    return not left.calls and left.last is not None and left.last.id != run.asked

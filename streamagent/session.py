@@ -11,6 +11,7 @@ from anyio.abc import ObjectStream
 
 from .driver import RunReply
 from .errors import MessageError, SessionBusy, SessionClosed
+from .hooks import Lane
 from .message import Message, clean_text
 from .protocols import Stream
 from .run import Plan
@@ -124,6 +125,35 @@ class Session(ObjectStream[Message]):
             Exception: What a run failed with; the session goes on with what is sent next.
         """
         return await self._serve().receive()
+
+    async def steer(self, item: str | Message, *, client_key: str | None = None) -> None:
+        """Put a message into the run that is under way, at its next border: after the turn's tool results.
+
+        Without a run it is a prompt like another, answered by the next run. It is durable when this returns, and
+        whatever cuts the run before it is admitted, it stays in the inbox.
+
+        Args:
+            item: What to say.
+            client_key: Sending twice with the same key is one message.
+
+        Raises:
+            SessionClosed: The session's block was left.
+            MessageError: It is not a whole message that a user may send.
+            ConflictError: The key was used before with another message.
+        """
+        await self._enqueue(item, "steer", client_key)
+
+    async def follow_up(self, item: str | Message, *, client_key: str | None = None) -> None:
+        """Put a message behind all that the run has to do; the same run answers it. Otherwise as `steer`."""
+        await self._enqueue(item, "follow_up", client_key)
+
+    async def _enqueue(self, item: str | Message, lane: Lane, client_key: str | None) -> None:
+        self._check_open()
+        message = _as_prompt(item)
+        message = replace(message, query={**(message.query or {}), "lane": lane})
+        await self._runtime.store.enqueue(self.id, message, client_key=client_key)
+        if self._duplex is not None:
+            self._duplex.wake()
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; `receive` ends when everything is answered."""

@@ -12,13 +12,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "streamagent"
 
 BESIDE = {"stages", "models", "stores", "tools"}
-COLUMN = ["pipeline", "settle", "run", "driver", "session", "runtime"]
+COLUMN = ["events", "pipeline", "settle", "inbox", "run", "driver", "session", "runtime"]
 # From the ground up; a part imports itself and what is below it, and of one layer nobody his neighbour.
 LAYERS = [
     {"errors"},
     {"exactjson"},
-    {"message", "calls", "cancellation"},
+    {"message", "calls", "cancellation", "waiting"},
     {"protocols"},
+    {"hooks"},
     {"_core", "reply"},
     {"structured"},
     BESIDE,

@@ -105,7 +105,7 @@ class Execution:
                 self.passed.set()
 
     async def _output(self) -> Output:
-        await self._announce("start", args=(self.call.query or {}).get("args"))
+        await self._announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
         try:
             tool, asked, decision = await self._prepare()
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`

@@ -189,10 +189,14 @@ class Ledger(ABC):
         self.put(row)
         return row
 
-    def admit(self, *, fence: int, limit: int) -> list[Row]:
-        """Give the oldest rows of the inbox their sequence."""
+    def admit(self, *, fence: int, limit: int, ids: Collection[str] | None = None) -> list[Row]:
+        """Give the oldest rows of the inbox, or those of these ids, their sequence."""
         self._check(fence)
-        rows = list(self.waiting(max(0, min(limit, _INT64 - 1))))
+        limit = max(0, min(limit, _INT64 - 1))
+        if ids is None:
+            rows = list(self.waiting(limit))
+        else:
+            rows = [row for row in self.waiting(_INT64 - 1) if row.id in ids][:limit]
         for row in rows:
             self._open(row)
             self._settle(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Self
@@ -64,9 +64,11 @@ class MemoryStore(Store):
         """Return the messages that wait; see `Store`."""
         return [row.message(session) for row in self._peek(session).inbox.values()]
 
-    async def admit(self, session: str, *, fence: int, limit: int = 1) -> list[Message]:
+    async def admit(
+        self, session: str, *, fence: int, limit: int = 1, ids: Collection[str] | None = None
+    ) -> list[Message]:
         """Give the oldest waiting messages their sequence; see `Store`."""
-        return [row.message(session) for row in self._peek(session).admit(fence=fence, limit=limit)]
+        return [row.message(session) for row in self._peek(session).admit(fence=fence, limit=limit, ids=ids)]
 
     async def unfinished(self, session: str) -> Unfinished:
         """Return what a run that ended badly left open; see `Store`."""

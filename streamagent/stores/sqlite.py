@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
@@ -136,9 +136,13 @@ class SqliteStore(AsyncContextManagerMixin, Store):
         """Return the messages that wait; see `Store`."""
         return await self._ask(read_inbox, session)
 
-    async def admit(self, session: str, *, fence: int, limit: int = 1) -> list[Message]:
+    async def admit(
+        self, session: str, *, fence: int, limit: int = 1, ids: Collection[str] | None = None
+    ) -> list[Message]:
         """Give the oldest waiting messages their sequence; see `Store`."""
-        rows: list[Row] = await self._writing().submit(session, lambda ledger: ledger.admit(fence=fence, limit=limit))
+        rows: list[Row] = await self._writing().submit(
+            session, lambda ledger: ledger.admit(fence=fence, limit=limit, ids=ids)
+        )
         return [row.message(session) for row in rows]
 
     async def unfinished(self, session: str) -> Unfinished:

@@ -1,0 +1,90 @@
+"""`Hooks`: the agent loop's hooks by pi's names. Each is short for a stage or an option; the docs show both."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from .calls import AfterToolCall, BeforeToolCall
+from .message import Message
+from .protocols import Model, ModelSettings
+
+T = TypeVar("T")
+Maybe: TypeAlias = Awaitable[T] | T
+Drain = Literal["one_at_a_time", "all"]
+Lane = Literal["prompt", "steer", "follow_up"]
+
+
+def lane_of(message: Message) -> Lane:
+    """Tell which lane of the inbox a message waits in."""
+    lane: Lane = (message.query or {}).get("lane", "prompt")
+    return lane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnd:
+    """A model turn that is over, with the results of its calls.
+
+    Args:
+        session: Id of the session.
+        number: Which turn of the run it was, from 1.
+        stop: The turn's `stop`: reason, usage, model.
+    """
+
+    session: str
+    number: int
+    stop: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextTurn:
+    """What the next turns of the run use instead; `None` leaves it as it was.
+
+    Args:
+        model: What answers.
+        settings: Options of the model calls, such as `reasoning_effort`.
+        system: The system prompt.
+    """
+
+    model: Model | None = None
+    settings: ModelSettings | None = None
+    system: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What the loop asks a program; every hook may be a plain or an async function.
+
+    Args:
+        transform_context: Messages in, messages out, before each model call. It gets the whole context at once: a
+            context stage does the same with bounded memory.
+        convert_to_llm: As `transform_context`, right after it: drops or rewrites what is no message for a model.
+        get_api_key: Gets the provider's name before each model call and returns a key, or `None`.
+        before_tool_call: As in `tool_dispatch`; only of an agent that builds its own pipeline.
+        after_tool_call: As in `tool_dispatch`; only of an agent that builds its own pipeline.
+        prepare_next_turn: Asked after each turn but the last; may change model, settings and system prompt.
+        should_stop_after_turn: True ends the run after this turn, with a `stop` of reason `stopped`; the inbox is left
+            alone.
+        get_steering_messages: Gives messages to put in at the next border, beside those that `session.steer` sent.
+        get_follow_up_messages: Gives messages when the run would be over, beside those of `session.follow_up`.
+    """
+
+    transform_context: Callable[[list[Message]], Maybe[list[Message]]] | None = None
+    convert_to_llm: Callable[[list[Message]], Maybe[list[Message]]] | None = None
+    get_api_key: Callable[[str], Maybe[str | None]] | None = None
+    before_tool_call: BeforeToolCall | None = None
+    after_tool_call: AfterToolCall | None = None
+    prepare_next_turn: Callable[[TurnEnd], Maybe[NextTurn | None]] | None = None
+    should_stop_after_turn: Callable[[TurnEnd], Maybe[bool]] | None = None
+    get_steering_messages: Callable[[], Maybe[Sequence[Message]]] | None = None
+    get_follow_up_messages: Callable[[], Maybe[Sequence[Message]]] | None = None
+
+
+NO_HOOKS = Hooks()
+
+
+async def settled(value: Any) -> Any:
+    """Take what a plain or an async function of a user returned."""
+    return await value if inspect.isawaitable(value) else value
