@@ -50,11 +50,15 @@ from .reply import Reply as Reply
 from .reply import Result as Result
 from .runtime import Runtime as Runtime
 from .session import Session as Session
+from .stages.budget import budget as budget
 from .stages.buffer import buffer as buffer
 from .stages.persist import persist as persist
+from .stages.quotas import quotas as quotas
 from .stages.rate_limit import rate_limit as rate_limit
+from .stages.repetition_guard import repetition_guard as repetition_guard
 from .stages.strip_reasoning import strip_reasoning as strip_reasoning
 from .stages.think_tags import think_tags as think_tags
+from .stages.throttle import throttle as throttle
 from .stages.tool_dispatch import tool_dispatch as tool_dispatch
 from .stages.transform import transform as transform
 from .stages.whole import whole as whole

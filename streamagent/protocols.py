@@ -38,6 +38,7 @@ class ModelSettings:
         tool_choice: `auto`, `none`, `required`, or a tool's name.
         reasoning_effort: `minimal`, `low`, `medium` or `high`.
         idle_timeout: Longest silence between two events of the provider, in seconds.
+        timeout: Longest time for the whole call, with its retries, in seconds.
         retries: How often a call is repeated while nothing was yielded.
         think_tags: Take a leading `<think>` block of the text as reasoning.
         starts_in_think: The model's template has opened the think block already.
@@ -53,6 +54,7 @@ class ModelSettings:
     tool_choice: str | None = None
     reasoning_effort: str | None = None
     idle_timeout: float = 120.0
+    timeout: float = 600.0
     retries: int = 3
     think_tags: bool = False
     starts_in_think: bool = False
@@ -118,6 +120,34 @@ class Unfinished:
     def at_rest(self) -> bool:
         """The last run came to its end."""
         return not self.open and not self.calls and (self.last is None or self.last.is_final)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What model turns took, summed up.
+
+    Args:
+        turns: Answers of a model, also failed and cut ones.
+        tool_calls: Calls that it made.
+        tokens: Tokens, as providers count them.
+        cost: Money, in the currency of whoever priced it (US dollars in LiteLLM's price map).
+        uncounted: Turns whose tokens nobody counted; they stand in `tokens` as 0.
+    """
+
+    turns: int = 0
+    tool_calls: int = 0
+    tokens: float = 0
+    cost: float = 0.0
+    uncounted: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            turns=self.turns + other.turns,
+            tool_calls=self.tool_calls + other.tool_calls,
+            tokens=self.tokens + other.tokens,
+            cost=self.cost + other.cost,
+            uncounted=self.uncounted + other.uncounted,
+        )
 
 
 class Store(AbstractAsyncContextManager["Store"], Protocol):
@@ -202,6 +232,15 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
 
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type)."""
+        ...
+
+    async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
+        """Sum up what the stored turns took, from their stops and calls.
+
+        Args:
+            session: The session; `None` for all of the tenant's.
+            since: Count what was made at this time or later; `None` for everything.
+        """
         ...
 
     def sessions(self) -> AsyncGenerator[SessionInfo, None]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from ._core.closing import close_all
 from .message import Message
 from .protocols import Store, Unfinished
 
@@ -61,22 +62,5 @@ def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message]) ->
     """Say which rows close an unfinished session; none when it ended in a final `stop`."""
     if left.at_rest:
         return []
-    cut = [_cut(message, cause) for message in left.open]
-    calls = [*left.calls, *(message for message in cut if message.type == "tool_call")]
-    results = [outcomes.get(call.id) or _result(call, cause) for call in calls]
-    return [*cut, *results, Message.stop(**_STOPS[cause])]
-
-
-def _cut(message: Message, cause: Cause) -> Message:
-    query = {**(message.query or {}), "cut": cause}
-    if message.type == "tool_result":
-        query |= {"is_error": True}
-    if message.type == "tool_call":
-        query |= {"args": None, "invalid": "truncated"}
-    return replace(message, content="", query=query, more=False, sequence=None)
-
-
-def _result(call: Message, cause: Cause) -> Message:
-    asked = call.query or {}
-    query = {"tool": asked.get("tool"), "id": asked.get("id"), "call": call.id, "is_error": True, "cut": cause}
-    return Message(role="tool", type="tool_result", content=_CALL_TEXTS[cause], query=query)
+    rows = close_all(left.open, left.calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
+    return [*rows, Message.stop(**_STOPS[cause])]

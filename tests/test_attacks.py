@@ -361,3 +361,21 @@ async def test_a_limit_on_a_stream_without_a_stop_still_says_why_it_ended():
 def test_an_option_that_cannot_be_is_refused(make):
     with pytest.raises(ConfigError):
         make()
+
+
+@ASYNCIO
+async def test_one_agent_with_a_file_holds_many_sessions_at_once(tmp_path):
+    agent = Agent(ScriptedModel(answer("x")), store=tmp_path / "many.db")
+
+    async def talk(name):
+        async with agent.session(name) as session:
+            await session.ask("1?")
+            await anyio.wait_all_tasks_blocked()
+            await session.ask("2?")
+
+    async with anyio.create_task_group() as tasks:
+        for name in "abc":
+            tasks.start_soon(talk, name)
+    async with agent.store:
+        for name in "abc":
+            assert len(await check_rows(agent.store, name)) == 6

@@ -20,6 +20,8 @@ _REPEATED: Final[Mapping[Kind, int]] = {"text": 128, "reasoning": 256}
 _SHORT: Final = 2
 # Signed reasoning comes whole and in pieces, each in its JSON: this holds more than models think in one answer.
 OPAQUE_LIMIT: Final = 16 * 1024 * 1024
+# Characters of text, reasoning and arguments; no model writes a tenth of it in one answer, so it would never end (F09).
+ANSWER_LIMIT: Final = 16 * 1024 * 1024
 
 # What providers call their reasons, and what it means here; a reason that is not known means `stop`.
 _FINISH: Final[Mapping[str, str]] = {
@@ -69,6 +71,7 @@ class Assembler:
         "_opaque_size",
         "_out",
         "_repetitions",
+        "_size",
         "_stopped",
         "_thought",
         "_usage",
@@ -95,6 +98,7 @@ class Assembler:
         self._repetitions = 0
         self._thought = False
         self._opaque_size = 0
+        self._size = 0
         self._stopped = False
 
     @property
@@ -112,15 +116,14 @@ class Assembler:
             What can be shown now; ends with the `stop` when a chunk tells of an error.
 
         Raises:
-            ModelError: A chunk is none, or a limit is passed (kind `protocol`). That chunk has changed nothing; what
-                came of those before it is returned by the next call.
+            ModelError: A chunk is none, or a limit is passed (kind `protocol`; `repetition` for an answer that does not
+                end). That chunk has changed nothing; what came of those before it is returned by the next call.
         """
         for chunk in chunks:
             if self._stopped:
                 break
             delta = read_chunk(chunk)
-            if delta.calls or delta.size:
-                self._check(delta)
+            self._check(delta)
             self._take(delta)
         self._blocks.flush()
         return self._collected()
@@ -159,11 +162,18 @@ class Assembler:
 
     def _check(self, delta: Delta) -> None:
         """Refuse what passes a limit, before anything changes."""
-        self._calls.check(delta.calls)
-        size = self._opaque_size + delta.size
-        if size > OPAQUE_LIMIT:
+        size, opaque_size = self._size, self._opaque_size + delta.size
+        for _, piece in delta.pieces:
+            size += len(piece)
+        for call in delta.calls:
+            size += len(call.arguments)
+        if delta.calls:
+            self._calls.check(delta.calls)
+        if opaque_size > OPAQUE_LIMIT:
             raise ModelError(f"the provider sent more than {OPAQUE_LIMIT} bytes of opaque data", kind="protocol")
-        self._opaque_size = size
+        if size > ANSWER_LIMIT:
+            raise ModelError(f"the answer does not end: more than {ANSWER_LIMIT} characters came", kind="repetition")
+        self._size, self._opaque_size = size, opaque_size
 
     def _take(self, delta: Delta) -> None:
         if delta.model and not self._model and isinstance(delta.model, str):

@@ -29,10 +29,10 @@ def run(  # noqa: PLR0913 - the options of a command
 
     The text goes to standard output, everything else to standard error. Ctrl-C cuts the answer; what was said is kept.
     """
-    with exit_codes():
+    with exit_codes() as interrupts:
         from streamagent.message import new_id
 
-        from .converse import open_conversation
+        from .converse import converse
         from .render import make_view
         from .target import is_target, load_target
 
@@ -46,6 +46,9 @@ def run(  # noqa: PLR0913 - the options of a command
         if session is None:
             session = new_id()
             view.note(f"session {session}")
-        with open_conversation(loaded.agent, session, view) as conversation:
-            code = conversation.ask(asked)
-        raise typer.Exit(code)
+
+        async def ask() -> int:
+            async with loaded.agent.session(session) as opened:
+                return await converse(opened, asked, view, interrupts)
+
+        raise typer.Exit(interrupts.run(ask))

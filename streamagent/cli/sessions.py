@@ -79,9 +79,7 @@ def delete(session: Id, *, db: Database = DEFAULT_DB) -> None:
 
 
 def _with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bool) -> T:
-    with exit_codes():
-        import anyio
-
+    with exit_codes() as interrupts:
         from streamagent.stores.sqlite import SqliteStore
 
         if not Path(db).is_file():
@@ -91,7 +89,7 @@ def _with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bo
             async with SqliteStore(db, read_only=read_only) as store:
                 return await work(store)
 
-        return anyio.run(main)
+        return interrupts.run(main)
 
 
 def _require(found: bool, session: str, db: str) -> None:

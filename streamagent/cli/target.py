@@ -67,7 +67,7 @@ def _load(text: str, model: str | None) -> Target:
     module = _import(found["source"])
     name = found["attr"] or "agent"
     value = getattr(module, name, None)
-    agent = value if isinstance(value, Agent) or not callable(value) else _call(value, model)
+    agent = value if isinstance(value, Agent) or not callable(value) else _call(value, model, found["source"])
     if not isinstance(agent, Agent):
         raise ConfigError(
             f"{found['source']} has no agent {name!r}: an Agent, or a function of a model that returns one"
@@ -75,11 +75,17 @@ def _load(text: str, model: str | None) -> Target:
     return Target(agent=agent.with_options(model=model), prompt=getattr(module, "PROMPT", None))
 
 
-def _call(factory: Callable[..., object], model: str | None) -> object:
-    if model is None:
-        [first, *_] = [*inspect.signature(factory).parameters.values(), None]
-        model = "mock" if first is not None and first.default is first.empty else None
-    return factory() if model is None else factory(model)
+def _call(factory: Callable[..., object], model: str | None, source: str) -> object:
+    try:
+        signature = inspect.signature(factory)
+        first = next(iter(signature.parameters.values()), None)
+        if model is None and first is not None and first.default is first.empty:
+            model = "mock"
+        call = signature.bind() if first is None or model is None else signature.bind(model)
+    except (TypeError, ValueError) as error:
+        name = getattr(factory, "__name__", "agent")
+        raise ConfigError(f"{source}: {name!r} cannot be called with a model's name alone: {error}") from error
+    return None if inspect.iscoroutinefunction(factory) else factory(*call.args)
 
 
 def _import(source: str) -> ModuleType:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -16,23 +18,47 @@ Delay = Callable[..., float | None]
 Chunks = AsyncGenerator[Mapping[str, Any] | bytes, None]  # chunks, then `DONE`
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a call may take, all attempts together.
+
+    Args:
+        idle: Longest wait for a chunk, in seconds.
+        deadline: When to give up, on anyio's clock, in seconds.
+        late: What is said then.
+    """
+
+    idle: float
+    deadline: float
+    late: str
+
+
 class Attempt:
     """One try at an answer. Nothing of it is passed on before there is something to show.
 
     Args:
+        prepare: Done first; the time that it takes is no silence of the provider.
         chunks: The provider's stream; closed with the attempt.
         assembler: Makes messages of chunks.
         delay: Tells the wait before another try, in seconds, or `None`; called with the error and `now`.
-        idle: Longest wait for a chunk, in seconds.
-        deadline: When to give up, on anyio's clock, in seconds.
+        limits: How long it may take.
     """
 
-    def __init__(self, chunks: Chunks, assembler: Assembler, *, delay: Delay, idle: float, deadline: float) -> None:
+    def __init__(
+        self,
+        prepare: Callable[[], Awaitable[None]],
+        chunks: Chunks,
+        assembler: Assembler,
+        *,
+        delay: Delay,
+        limits: Limits,
+    ) -> None:
+        self._prepare = prepare
         self._chunks = chunks
         self._assembler = assembler
         self._delay = delay
-        self._idle = idle
-        self._deadline = deadline
+        self._limits = limits
+        self._prepared = False
         self._held: list[Message] = []  # bounded: the first visible piece releases it
         self._error: ModelError | None = None
         self.ended = False
@@ -63,19 +89,27 @@ class Attempt:
         await self._chunks.aclose()
 
     async def _next(self) -> list[Message]:
-        limit = min(self._idle, self._deadline - anyio.current_time())
+        left = self._limits.deadline - anyio.current_time()
+        idle = self._limits.idle if self._prepared else math.inf
         try:
-            with anyio.fail_after(limit):
-                chunk = await anext(self._chunks, None)
-            if isinstance(chunk, Mapping):
-                return self._assembler.feed(chunk)
-            return self._assembler.end(done=chunk == DONE)
-        except TimeoutError:
-            what = f"sent nothing for {limit:g} s" if limit == self._idle else "was not ready at the deadline"
-            self._error = ModelError(f"the provider {what}", kind="timeout", retryable=True)
+            if left > 0:  # a provider that always has a chunk ready is never waited for, so nothing else would stop it
+                with anyio.move_on_after(min(idle, left)):
+                    return await self._received()
+            what = f"the provider sent nothing for {idle:g} s" if idle < left else self._limits.late
+            self._error = ModelError(what, kind="timeout", retryable=True)
         except ModelError as error:
             self._error = error
         return self._assembler.fail(self._error)
+
+    async def _received(self) -> list[Message]:
+        if not self._prepared:
+            await self._prepare()
+            self._prepared = True
+            return []
+        chunk = await anext(self._chunks, None)
+        if isinstance(chunk, Mapping):
+            return self._assembler.feed(chunk)
+        return self._assembler.end(done=chunk == DONE)
 
     def _wait(self) -> float | None:
         told = (self._held[-1].query or {}).get("error")

@@ -14,11 +14,12 @@ import anyio
 from streamagent._core.assembler import Assembler
 from streamagent._core.profiles import profile_for
 from streamagent._core.request import RequestBuilder
+from streamagent._core.usage import usages
 from streamagent.calls import ToolSpec
 from streamagent.message import Message
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
 
-from .attempt import Attempt, Chunks
+from .attempt import Attempt, Chunks, Limits
 from .base import ModelBase
 from .retry import RetryPolicy
 
@@ -58,6 +59,13 @@ class ChunkModel(ModelBase):
         self._retry = retry or RetryPolicy()
         self._sleep = sleep
 
+    async def prepare(self) -> None:
+        """Get ready to ask, before each request: for what takes its time here, and not at the provider.
+
+        Raises:
+            ModelError: It cannot be asked.
+        """
+
     @abstractmethod
     def chunks(self, request: Request) -> Chunks:
         """Ask the provider once.
@@ -83,8 +91,10 @@ class ChunkModel(ModelBase):
         """Answer `context`, asking again as long as nothing was shown; see `streamagent.protocols.Model`.
 
         Yields:
-            Fragments, then a `stop`; its `query.attempts` tells of the attempts that failed unseen.
+            Fragments, then a `stop`; its `query.attempts` tells of the attempts that failed unseen, its `query.cost`
+            what all of them cost, if `price` can tell.
         """
+        limits = _limits(settings, deadline)
         builder = RequestBuilder(profile_for(self.name))
         async for message in context:
             builder.add(message)
@@ -92,11 +102,11 @@ class ChunkModel(ModelBase):
         failures: list[Mapping[str, Any]] = []
         wait: float | None = 0.0
         while wait is not None:
-            attempt = self._attempt(request, len(failures) + 1, deadline)
+            attempt = self._attempt(request, len(failures) + 1, limits)
             try:
                 while not attempt.ended:
                     for message in await attempt.step():
-                        yield _with_attempts(message, failures)
+                        yield message if message.type != "stop" else await self._finish(message, failures)
             finally:
                 await attempt.aclose()
             wait = attempt.wait
@@ -104,7 +114,24 @@ class ChunkModel(ModelBase):
                 failures.append(attempt.failure)
                 await self._sleep(wait)
 
-    def _attempt(self, request: Request, number: int, deadline: float) -> Attempt:
+    async def price(self, usage: Mapping[str, Any]) -> float | None:  # noqa: ARG002 - for models that have prices
+        """Say what an answer costs; see `streamagent.models.litellm.LiteLLMModel.price`.
+
+        Args:
+            usage: Its tokens, as the provider counted them.
+
+        Returns:
+            US dollars; `None` when it cannot be told.
+        """
+        return None
+
+    async def _finish(self, stop: Message, failures: Sequence[Mapping[str, Any]]) -> Message:
+        query = {**(stop.query or {}), **({"attempts": [*failures]} if failures else {})}
+        prices = [await self.price(usage) for usage in usages(query)]
+        known = [price for price in prices if price is not None]
+        return replace(stop, query={**query, "cost": sum(known)} if known else query)
+
+    def _attempt(self, request: Request, number: int, limits: Limits) -> Attempt:
         settings = request.settings
         assembler = Assembler(
             tools=[tool.name for tool in request.tools],
@@ -113,14 +140,16 @@ class ChunkModel(ModelBase):
             think_tags=settings.think_tags,
             starts_in_think=settings.starts_in_think,
         )
-        delay = partial(replace(self._retry, retries=settings.retries).delay, number, deadline=deadline)
-        return Attempt(self.chunks(request), assembler, delay=delay, idle=settings.idle_timeout, deadline=deadline)
+        delay = partial(replace(self._retry, retries=settings.retries).delay, number, deadline=limits.deadline)
+        return Attempt(self.prepare, self.chunks(request), assembler, delay=delay, limits=limits)
 
 
-def _with_attempts(message: Message, failures: Sequence[Mapping[str, Any]]) -> Message:
-    if message.type != "stop" or not failures:
-        return message
-    return replace(message, query={**(message.query or {}), "attempts": [*failures]})
+def _limits(settings: ModelSettings, deadline: float) -> Limits:
+    end = anyio.current_time() + settings.timeout
+    if deadline <= end:
+        return Limits(idle=settings.idle_timeout, deadline=deadline, late="the provider was not ready at the deadline")
+    late = f"the answer took longer than the {settings.timeout:g} s of ModelSettings.timeout"
+    return Limits(idle=settings.idle_timeout, deadline=end, late=late)
 
 
 def tool_list(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:

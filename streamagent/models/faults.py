@@ -6,8 +6,9 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from streamagent._core.failures import classify
 from streamagent.errors import ModelError
@@ -15,15 +16,23 @@ from streamagent.errors import ModelError
 _SERVER_ERROR = 500
 _LIMIT = 1000  # characters kept of a provider's text; some send whole HTML pages
 _SHORTEST = 8  # characters of a secret; a shorter value would blank out common words
+_PART = 12  # characters from a secret's start that give it away when a text was cut
 
+WRONG_SHAPE = "what came is no answer in the provider's form; is api_base the address of this provider's API?"
+# What LiteLLM's own code says when a key is missing, and when it cannot read what came; the status is made up then.
+_OURS = (
+    ("auth", r"missing credentials|missing [\w ]*(api|access).?key|(api|access).?key .{0,20}(must be set|is required)"),
+    ("protocol", r"'\w+' object (has no|is not|does not)|got unexpected response|^KeyError\b"),
+)
 # What only the transport says. An error inside a stream arrives as its text alone, with status 500.
 _TRANSPORT = (
     ("truncated", r"ended before a finish_reason|incomplete chunked read|peer closed|connection reset"),
     ("connection", r"connection error|cannot connect|connection refused|name resolution"),
     ("protocol", r"expecting (value|property name|',')|unterminated string|extra data|invalid control"),
 )
-
+_SECRET_NAME = re.compile(r"key|token|secret|password|authorization|credential|cookie", re.IGNORECASE)
 _PREFIXES = re.compile(r"^(?:[\w.]*(?:Error|Exception|Timeout)(?:: | - ))+")
+_TAIL = re.compile(r" Original exception: |\nTraceback \(most recent call last\)")
 _KEY_LIKE = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|hf|ghp)[-_][\w\-*.]{6,}|\bAIza[\w-]{20,}|(?<=[Bb]earer )[^\s'\"]+"
     r"|(?<=[?&]key=)[^\s&'\"]+|(?<=api_key=)[^\s&'\",]+|(?<=://)[^\s/@]+:[^\s/@]+(?=@)"
@@ -37,8 +46,12 @@ def to_model_error(error: Exception, secrets: Iterable[str] = ()) -> ModelError:
         error: The exception; its `status_code`, its response's headers and its text are looked at.
         secrets: Values that must not occur in the text.
     """
-    text, _, _ = str(error).partition(" Original exception: ")
-    text = redact(_PREFIXES.sub("", text) or type(error).__name__, secrets)
+    text = _TAIL.split(str(error), maxsplit=1)[0]
+    text = redact(_PREFIXES.sub("", text) or type(error).__name__, secrets)[:_LIMIT]
+    for kind, pattern in _OURS:
+        if re.search(pattern, text, re.IGNORECASE):
+            shown = text if kind == "auth" else f"{WRONG_SHAPE} ({text})"
+            return ModelError(shown, kind=kind, retryable=kind != "auth")
     midstream = type(error).__name__ == "MidStreamFallbackError"  # its status says nothing: always 500
     status = getattr(error, "status_code", None)
     if status in (None, _SERVER_ERROR):
@@ -50,17 +63,54 @@ def to_model_error(error: Exception, secrets: Iterable[str] = ()) -> ModelError:
     if midstream:
         return classify(text)
     told = classify({"type": type(error).__name__, "status": status, "message": text})
-    shown = f"{text[:_LIMIT]} (status {status})" if status else text[:_LIMIT]
+    shown = f"{text} (status {status})" if status else text
     return ModelError(shown, kind=told.kind, retryable=told.retryable, retry_after=_retry_after(error))
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Blank out known secrets, those of the environment, and what looks like a key."""
+    """Blank out known secrets, those of the environment, their beginnings, and what looks like a key."""
     named = [value for name, value in os.environ.items() if name.endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))]
-    for secret in sorted({*secrets, *named}, key=len, reverse=True):
-        if len(secret) >= _SHORTEST:
-            text = text.replace(secret, "[redacted]")
-    return _KEY_LIKE.sub("[redacted]", text)
+    known = {secret for secret in (*secrets, *named) if len(secret) >= _SHORTEST}
+    return _KEY_LIKE.sub("[redacted]", _blank(text, known) if known else text)
+
+
+def find_secrets(parameters: Any, *, secret: bool = False) -> Iterator[str]:
+    """Find the values in a call's parameters whose name, or that of what they are in, looks secret.
+
+    Args:
+        parameters: Mappings, lists and values, nested.
+        secret: They are in something that looks secret.
+
+    Yields:
+        The texts; of `Bearer …` and the like also what follows the first word.
+    """
+    if isinstance(parameters, Mapping):
+        for name, value in parameters.items():
+            yield from find_secrets(value, secret=secret or bool(_SECRET_NAME.search(str(name))))
+    elif isinstance(parameters, str) and secret:
+        yield from (parameters, parameters.partition(" ")[2])
+    elif isinstance(parameters, list | tuple):
+        for value in parameters:
+            yield from find_secrets(value, secret=secret)
+
+
+def _blank(text: str, secrets: Collection[str]) -> str:
+    """Replace secrets and beginnings of them, at each place as much as agrees with any of them."""
+    starts = sorted({secret[:_PART] for secret in secrets}, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, starts)))
+    shown, position = [], 0
+    while found := pattern.search(text, position):
+        shown += [text[position : found.start()], "[redacted]"]
+        position = found.start() + max(_agreement(secret, text, found.start()) for secret in secrets)
+    return "".join([*shown, text[position:]])
+
+
+def _agreement(secret: str, text: str, start: int) -> int:
+    """Count the characters of a secret that stand in the text from `start` on."""
+    there = text[start : start + len(secret)]
+    return next(
+        (index for index, pair in enumerate(zip(secret, there, strict=False)) if pair[0] != pair[1]), len(there)
+    )
 
 
 def _retry_after(error: Exception) -> float | None:

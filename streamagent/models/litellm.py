@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -13,11 +15,11 @@ import anyio
 
 from streamagent._core.response_format import response_format
 from streamagent._core.sse import DONE
-from streamagent.errors import ConfigError, UnsupportedBackendError
+from streamagent.errors import ConfigError, ModelError, UnsupportedBackendError
 
 from .attempt import Chunks
 from .chunks import ChunkModel, Request, tool_list
-from .faults import to_model_error
+from .faults import WRONG_SHAPE, find_secrets, to_model_error
 from .retry import RetryPolicy
 
 _CLOSE_TIMEOUT = 5.0  # seconds that closing a connection may take
@@ -53,27 +55,42 @@ class LiteLLMModel(ChunkModel):
         where = {"api_base": api_base, "api_key": api_key}
         self._options = {**options, **{name: value for name, value in where.items() if value is not None}}
 
-    async def chunks(self, request: Request) -> Chunks:
-        """Ask the provider once; see `ChunkModel.chunks`.
+    async def prepare(self) -> None:
+        """Import LiteLLM, which takes seconds the first time; see `ChunkModel.prepare`.
 
         Raises:
-            ModelError: The request or the stream failed.
             UnsupportedBackendError: Another event loop than asyncio's runs.
         """
         require_asyncio()
-        litellm = await anyio.to_thread.run_sync(_litellm)  # the first import takes seconds
-        answer = None
+        await anyio.to_thread.run_sync(_load, abandon_on_cancel=True)
+
+    async def chunks(self, request: Request) -> Chunks:
+        """Ask the provider once, after `prepare`; see `ChunkModel.chunks`.
+
+        Raises:
+            ModelError: The request or the stream failed.
+        """
+        litellm, parameters = _litellm(), self._parameters(request)
+        answer, empty = None, True
         try:
-            answer = await litellm.acompletion(**self._format(request, litellm), **self._parameters(request))
+            answer = await litellm.acompletion(**self._format(request, litellm), **parameters)
             while (chunk := await anext(answer, None)) is not None:
-                yield _plain(chunk, answer)
+                plain = _plain(chunk, answer)
+                empty = empty and not _says(plain)
+                yield plain
         except Exception as error:
-            raise to_model_error(error, self._secrets()) from error
+            raise self._translated(error, parameters) from error
         finally:
             if answer is not None:
                 with anyio.move_on_after(_CLOSE_TIMEOUT, shield=True):
                     await answer.aclose()
+        if empty and (kind := _foreign_type(answer)):
+            raise ModelError(f"{WRONG_SHAPE} (content type {kind!r})", kind="protocol", retryable=True)
         yield DONE  # LiteLLM raises when neither a finish reason nor `[DONE]` came
+
+    async def price(self, usage: Mapping[str, Any]) -> float | None:
+        """Price tokens by LiteLLM's price map, the one that it ships with; see `ChunkModel.price`."""
+        return await anyio.to_thread.run_sync(_price, self.name, usage)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         settings = request.settings
@@ -100,8 +117,12 @@ class LiteLLMModel(ChunkModel):
         known = litellm.get_supported_openai_params(model=self.name) or ()
         return {"response_format": response_format(schema)} if "response_format" in known else {}
 
-    def _secrets(self) -> list[str]:
-        return [str(value) for name, value in self._options.items() if name.endswith(("key", "token", "secret"))]
+    def _translated(self, error: Exception, parameters: Mapping[str, Any]) -> ModelError:
+        told = to_model_error(error, find_secrets({**parameters, "messages": (), "tools": ()}))
+        if told.kind != "auth" or parameters.get("api_key"):
+            return told
+        missing = [name for name in _missing(self.name) if name not in str(told)]
+        return ModelError(f"{told} (not set: {', '.join(missing)})", kind="auth") if missing else told
 
 
 def full_name(model: str) -> str:
@@ -118,6 +139,26 @@ def full_name(model: str) -> str:
     return f"{provider}/{name}"
 
 
+_loading = threading.Lock()
+
+
+def _load() -> None:
+    """Import LiteLLM, and what it imports only when it answers for the first time."""
+    with _loading:
+        if not _litellm.cache_info().currsize:
+            _warm_up(_litellm())
+
+
+def _warm_up(litellm: Any) -> None:
+    """Have LiteLLM make up an answer, unless somebody's callbacks would be told of it."""
+    if litellm.callbacks or litellm.input_callback or litellm.success_callback or litellm.failure_callback:
+        return
+    with suppress(Exception):  # it only saves time
+        litellm.token_counter(model="openai/mock", text="Hi")
+        asked = [{"role": "user", "content": "Hi"}]
+        litellm.completion(model="openai/mock", messages=asked, mock_response="Hi", api_key="none")
+
+
 @cache
 def _litellm() -> Any:
     """Import LiteLLM: without its look-up of prices over the network, banners, and its own limit on repetition."""
@@ -128,6 +169,21 @@ def _litellm() -> Any:
     # The assembler has the same rule, and does not raise.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # pyright: ignore[reportPrivateImportUsage]
     return litellm
+
+
+def _price(model: str, usage: Mapping[str, Any]) -> float | None:
+    """Look a model up by its full name, or without its provider; `None` when it is not in the map."""
+    litellm = _litellm()
+    _, _, short = model.partition("/")
+    known = next((name for name in (model, short) if name in litellm.model_cost), None)
+    if known is None:
+        return None
+    if not any(litellm.model_cost[known].get(f"{kind}_cost_per_token") for kind in ("input", "output")):
+        return 0.0  # of some models that cost nothing LiteLLM would ask their server
+    try:
+        return float(sum(litellm.cost_per_token(model=model, usage_object=litellm.Usage(**usage))))
+    except Exception:  # noqa: BLE001 - foreign code on foreign data; an answer does not fail because of its price
+        return None
 
 
 def require_asyncio() -> None:
@@ -146,6 +202,25 @@ def _tool_choice(choice: str | None) -> str | Mapping[str, Any] | None:
     if choice in (None, "auto", "none", "required"):
         return choice
     return {"type": "function", "function": {"name": choice}}
+
+
+def _missing(model: str) -> list[str]:
+    """Name the environment variables that LiteLLM would look at for a provider's key."""
+    try:
+        return list(_litellm().validate_environment(model)["missing_keys"])
+    except Exception:  # noqa: BLE001 - foreign code, for a hint only
+        return []
+
+
+def _says(plain: Mapping[str, Any]) -> bool:
+    return any(value for choice in plain.get("choices", ()) for value in choice.get("delta", {}).values())
+
+
+def _foreign_type(answer: Any) -> str:
+    """Return the content type of an answer that was no stream of events; empty when it was, or is not known."""
+    headers = answer.hidden_params.get("additional_headers") or {}
+    kind = next((str(value) for name, value in headers.items() if name.endswith("content-type")), "")
+    return "" if "stream" in kind or "ndjson" in kind else kind
 
 
 def _plain(chunk: Any, answer: Any) -> Mapping[str, Any]:

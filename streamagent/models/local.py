@@ -67,7 +67,12 @@ class _Server:
     def _start(self) -> tuple[subprocess.Popen[str], str]:
         command = [sys.executable, "-m", _MODULE, *self._flags]
         process = subprocess.Popen(  # noqa: S603 - our own module
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # Ctrl-C is the parent's business, also while the child still starts
         )
         timer = threading.Timer(_START_TIMEOUT, process.kill)
         timer.start()
@@ -94,6 +99,18 @@ def _end(process: subprocess.Popen[str]) -> None:
 # One pair for the whole process: each takes 600 MB. The first calls tools, the second writes better texts.
 _callers, _writers = _Server("--tools"), _Server()
 _entered = 0
+
+
+class _ServedModel(LiteLLMModel):
+    """What a server serves; it is started before the first request."""
+
+    def __init__(self, server: _Server) -> None:
+        super().__init__("openai/smollm2", api_key="none")
+        self._server = server
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        self._options["api_base"] = await anyio.to_thread.run_sync(self._server.url, abandon_on_cancel=True)
 
 
 def stop_local_servers() -> None:
@@ -156,8 +173,7 @@ class LocalModel(ModelBase):
             or (["\n\n"] if answering and not settings.response_schema else None),  # it says all twice
             response_schema=None if calling else settings.response_schema,
         )
-        url = await anyio.to_thread.run_sync((_callers if calling else _writers).url)
-        model = LiteLLMModel("openai/smollm2", api_base=url, api_key="none")
+        model = _ServedModel(_callers if calling else _writers)
         shaped = shape_call(history, tools) if calling else shape_answer(history)
         answer = model.send(shaped, tools=tools if calling else (), settings=settings, deadline=deadline)
         try:

@@ -89,6 +89,10 @@ class Recorder(ChunkModel):
         """Close the file; idempotent."""
         self._file.close()
 
+    async def prepare(self) -> None:
+        """Prepare the model."""
+        await self._model.prepare()
+
     async def chunks(self, request: Request) -> Chunks:
         """Pass on the model's chunks; see `ChunkModel.chunks`."""
         start = anyio.current_time()

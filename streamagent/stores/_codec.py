@@ -38,16 +38,30 @@ def encode_query(query: Mapping[str, Any] | None) -> str | None:
 
 
 def decode_query(text: str | None) -> dict[str, Any] | None:
-    """Read what `encode_query` wrote."""
-    value: dict[str, Any] | None = None if text is None else exactjson.loads(text)
+    """Read what `encode_query` wrote.
+
+    Raises:
+        ValueError: Another program wrote something else.
+    """
+    if text is None:
+        return None
+    try:
+        value = exactjson.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its query is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"its query is not a JSON object: {text!r:.80}")  # noqa: TRY004 - the data is wrong, not the code
     return value
 
 
 def merge_queries(first: str | None, second: str | None) -> str | None:
-    """Join the queries of two fragments; the second one's keys win."""
+    """Join the queries of two fragments; the second one's keys win, and it replaces a first one that is no query."""
     if first is None or second is None:
         return first if second is None else second
-    return encode_query({**(decode_query(first) or {}), **(decode_query(second) or {})})
+    earlier: dict[str, Any] | None = None
+    with suppress(ValueError):
+        earlier = decode_query(first)
+    return encode_query({**(earlier or {}), **(decode_query(second) or {})})
 
 
 def _clean(value: Any) -> Any:
@@ -85,8 +99,23 @@ def encode_time(moment: datetime) -> str:
 
 
 def decode_time(text: str) -> datetime:
-    """Read what `encode_time` wrote."""
-    return datetime.fromisoformat(text)
+    """Read what `encode_time` wrote; a time without a zone is UTC.
+
+    Raises:
+        ValueError: Another program wrote something else.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"its time is {text!r:.80}") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def decode_any_time(text: str) -> datetime:
+    """Read a time; one that cannot be read is the epoch."""
+    with suppress(ValueError):
+        return decode_time(text)
+    return datetime.fromtimestamp(0, timezone.utc)
 
 
 def pack(pieces: Iterable[str]) -> Iterator[str]:

@@ -6,15 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from streamagent.errors import ConflictError, LeaseLost, MessageError
-from streamagent.message import Message, Role, clean_text
+from streamagent.message import ROLES, Message, Role, clean_text
 
 from ._codec import PIECE, as_utc, check_name, decode_query, encode_query, merge_queries, utf8_size
 
 State = Literal["inbox", "open", "unanswered", "closed"]
 _INT64 = 1 << 63
+UNREADABLE = "unreadable"
 _PAIRED = frozenset({"tool_call", "tool_result"})
 
 
@@ -29,6 +30,7 @@ class Row:
         more: Fragments are still to come.
         state: `inbox` (no sequence yet), `open`, `unanswered` (a complete call without a result) or `closed`.
         saved: State in the table; `None` for a row that is not there.
+        flaw: Why it cannot be read; its type is then `unreadable`; the table keeps what it holds.
     """
 
     id: str
@@ -45,6 +47,7 @@ class Row:
     client_key: str | None = None
     state: State = "open"
     saved: State | None = None
+    flaw: str | None = None
 
     @classmethod
     def of(cls, fragment: Message) -> Row:
@@ -53,8 +56,10 @@ class Row:
         Raises:
             MessageError: It holds what cannot be stored; the text names it.
         """
-        for name in ("id", "prev", "role", "type"):
+        for name in ("id", "prev", "type"):
             check_name(f"message {name}", getattr(fragment, name))
+        if fragment.role not in ROLES:
+            raise MessageError(f"message {fragment.id}: its role {fragment.role!r:.80} is none of {sorted(ROLES)}")
         if not -_INT64 <= fragment.attempt < _INT64:
             raise MessageError(f"message {fragment.id}: its attempt does not fit into 64 bits")
         content = clean_text(fragment.content)
@@ -75,6 +80,11 @@ class Row:
     def spread(self) -> bool:
         """Its content is in pieces: it is large, or not complete."""
         return self.state == "open" or self.size > PIECE
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """The query, decoded; of a row that cannot be read: why."""
+        return decode_query(self.query) if self.flaw is None else {UNREADABLE: self.flaw}
 
     def extend(self, content: str, *, more: bool) -> None:
         """Append text."""
@@ -100,7 +110,7 @@ class Row:
             role=self.role,
             type=self.type,
             content="".join(self.pieces) if content is None else content,
-            query=decode_query(self.query),
+            query=self.facts,
             more=self.state == "open",
             attempt=self.attempt,
             created_at=self.created_at,
@@ -243,4 +253,4 @@ class Ledger(ABC):
 
 
 def _substance(row: Row) -> tuple[str, str, str, object]:
-    return row.role, row.type, "".join(row.pieces), decode_query(row.query)
+    return row.role, row.type, "".join(row.pieces), row.facts

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from streamagent._core.usage import usage_of
 from streamagent.message import Message
-from streamagent.protocols import SessionInfo, Unfinished
+from streamagent.protocols import SessionInfo, Unfinished, Usage
 
-from ._codec import PIECE, decode_query, decode_time, utf8_size
-from ._tables import PIECES, select_messages, to_row, with_content
+from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
+from ._tables import PIECES, decode, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -28,6 +30,13 @@ _TALLY = """
     SELECT role, type, count(*) FROM messages
     WHERE tenant = ? AND session = ? AND sequence IS NOT NULL GROUP BY role, type
 """
+_SPENT = "sequence IS NOT NULL AND role = 'assistant' AND type IN ('tool_call', 'stop') AND messages.created_at >= ?"
+_USAGE = f"SELECT type, query FROM messages WHERE tenant = ? AND session = ? AND {_SPENT}"  # noqa: S608 - constants only
+# Session by session, by the index of their sequences: one that was not modified since then has nothing to count.
+_USAGE_OF_ALL = f"""
+    SELECT type, query FROM leases CROSS JOIN messages USING (tenant, session)
+    WHERE tenant = ? AND leases.modified_at >= ? AND {_SPENT}
+"""  # noqa: S608 - constants only
 _SESSIONS = """
     SELECT session, created_at, modified_at, head FROM leases
     WHERE tenant = ? AND modified_at IS NOT NULL AND (modified_at, session) < (?, ?)
@@ -83,7 +92,11 @@ def read_page(db: Connection, tenant: str, session: str, after: int, until: int)
 
 def _to_message(session: str, values: Sequence[Any]) -> Message:
     """Build a message of a row's columns; without the detour by `Row`, because a context is long."""
-    message_id, sequence, prev, role, type_, state, attempt, _, _, created_at, query, content = values
+    try:
+        query, created_at = decode(values)
+    except ValueError:
+        return to_row(values).message(session)
+    message_id, sequence, prev, role, type_, state, attempt, _, _, _, _, content = values
     return Message(
         id=message_id,
         session=session,
@@ -92,10 +105,10 @@ def _to_message(session: str, values: Sequence[Any]) -> Message:
         role=role,
         type=type_,
         content=content,
-        query=decode_query(query),
+        query=query,
         more=state == "open",
         attempt=attempt,
-        created_at=decode_time(created_at),
+        created_at=created_at,
     )
 
 
@@ -137,6 +150,17 @@ def read_tally(db: Connection, tenant: str, session: str) -> dict[tuple[str, str
     return {(role, type_): number for role, type_, number in db.execute(_TALLY, (tenant, session))}
 
 
+def read_usage(db: Connection, tenant: str, session: str | None, since: datetime | None) -> Usage:
+    """Sum up stops and calls that were made at a time or later; of one session, or of all when it is `None`."""
+    start = "" if since is None else encode_time(as_utc(since))
+    spent = Usage()
+    for type_, query in db.execute(
+        _USAGE_OF_ALL if session is None else _USAGE, (tenant, start if session is None else session, start)
+    ):
+        spent += usage_of(type_, decode_query(query) if type_ == "stop" else None)
+    return spent
+
+
 def read_sessions(db: Connection, tenant: str, before: tuple[str, str]) -> list[tuple[str, str, str, int]]:
     """Read one page of sessions that were modified before a (time, id)."""
     return db.execute(_SESSIONS, (tenant, *before, PAGE_ROWS)).fetchall()
@@ -146,7 +170,7 @@ def to_info(values: tuple[str, str, str, int]) -> SessionInfo:
     """Build what `sessions` lists of its columns."""
     session, created_at, modified_at, messages = values
     return SessionInfo(
-        id=session, created_at=decode_time(created_at), modified_at=decode_time(modified_at), messages=messages
+        id=session, created_at=decode_any_time(created_at), modified_at=decode_any_time(modified_at), messages=messages
     )
 
 

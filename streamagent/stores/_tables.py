@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from streamagent.errors import LeaseLost
+from streamagent.message import ROLES
 
-from ._codec import decode_time, encode_time, pack
-from ._ledger import Ledger, Row
+from ._codec import decode_any_time, decode_query, decode_time, encode_time, pack
+from ._ledger import UNREADABLE, Ledger, Row
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -56,9 +58,29 @@ _ADD_PIECE = "INSERT INTO fragments (tenant, session, message, piece, content) V
 _DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
 
 
+def decode(values: Sequence[Any]) -> tuple[dict[str, Any] | None, datetime]:
+    """Decode the query and the time among the columns of a row.
+
+    Raises:
+        ValueError: They hold what no message can: another program wrote it, or a newer version of this package.
+    """
+    _, _, _, role, _, _, attempt, _, _, created_at, query, content = values
+    if role not in ROLES:
+        raise ValueError(f"its role is {role!r:.80}")
+    if not isinstance(attempt, int) or not isinstance(content, str):
+        raise ValueError(f"its attempt is {attempt!r:.80} and its content {content!r:.80}")  # noqa: TRY004 - bad data
+    return decode_query(query), decode_time(created_at)
+
+
 def to_row(values: Sequence[Any]) -> Row:
-    """Build a row of its columns, in the order of `COLUMNS`."""
+    """Build a row of its columns, in the order of `COLUMNS`; one that cannot be read becomes `unreadable`."""
     message_id, sequence, prev, role, type_, state, attempt, client_key, size, created_at, query, content = values
+    flaw: str | None = None
+    try:
+        decode(values)
+    except ValueError as error:
+        flaw, type_, role, attempt = str(error), UNREADABLE, role if role in ROLES else "assistant", 1
+        content = content if isinstance(content, str) else ""
     return Row(
         id=message_id,
         sequence=sequence,
@@ -71,8 +93,9 @@ def to_row(values: Sequence[Any]) -> Row:
         attempt=attempt,
         client_key=client_key,
         size=size,
-        created_at=decode_time(created_at),
+        created_at=decode_any_time(created_at),
         query=query,
+        flaw=flaw,
         pieces=[content] if content else [],
     )
 
@@ -145,7 +168,8 @@ class TableLedger(Ledger):
         return found and to_row(found)
 
     def _save_lease(self) -> None:
-        created_at = min((encode_time(row.created_at) for row in self._touched.values()), default=None)
+        added = (encode_time(row.created_at) for row in self._touched.values() if row.saved is None)
+        created_at = min(added, default=None)
         modified_at = self._now if self._touched else None
         values = (*self._key, self.head, self.fence, created_at, modified_at, self._found[1])
         if self._db.execute(_SAVE_LEASE, values).rowcount != 1:

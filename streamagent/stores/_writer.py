@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import aiosqlite
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
@@ -82,7 +82,8 @@ class Writer:
 
     A transaction holds whatever was handed over while the one before was committed. An operation that is refused fails
     alone. When the transaction fails, its operations fail; lagged fragments stay here, ahead of whatever their
-    session writes next, and `write_soon` takes no more of that session until they are written.
+    session writes next, and `write_soon` takes no more of that session until they are written, also while they are
+    tried again. Of lagged fragments that are refused only the reason stays.
 
     Nothing here grows by itself: whoever hands over an operation waits for it, and whoever hands over a fragment is
     told how much waits and flushes above its limit.
@@ -96,6 +97,7 @@ class Writer:
         self._batch: list[Operation] = []  # what is being committed
         self._lagged: dict[str, Lagged] = {}
         self._stalled: dict[str, list[Lagged]] = {}
+        self._refused: dict[str, Exception] = {}
         self._next_due = math.inf
         self._wake = Event()
         self._closed = False
@@ -108,41 +110,42 @@ class Writer:
         A caller that is cancelled stops waiting; the operation is done all the same.
         """
         operation = await self._hand_over(session, run)
-        if operation.error is not None:
-            _raise(operation.error)
+        _raise(operation.error)
         return operation.result
 
     async def write(self, session: str, rows: dict[str, Row], fence: int) -> dict[str, int]:
         """Write rows; the refusal of an earlier lagged fragment is raised instead."""
-        self._raise_failure(session, REFUSALS)
+        _raise(self._refused.pop(session, None))
         sequences: dict[str, int] = await self.submit(session, lambda ledger: ledger.write(rows.values(), fence=fence))
         return sequences
 
     async def flush(self, session: str) -> None:
         """Commit what waits of a session; return at once when nothing does."""
         self._check_open()
-        if session in self._stalled:
+        if not await self.catch_up(session) and session in self._stalled:
             await self._hand_over(session, None)
-        await self.catch_up(session)
-        self._raise_failure(session, (Exception,))
+        self._raise_failure(session)
 
-    async def catch_up(self, session: str) -> None:
-        """Wait until what was handed over of a session was tried, also by callers that were cancelled."""
-        handed_over = (*self._queue, *self._batch)
-        if session in self._lagged or any(operation.session == session for operation in handed_over):
+    async def catch_up(self, session: str) -> bool:
+        """Wait until what was handed over of a session was tried, also by callers that have left; tell if it was."""
+        if session in self._lagged:
             await self._hand_over(session, None)
+            return True
+        under_way = [operation for operation in (*self._batch, *self._queue) if operation.session == session]
+        if under_way:
+            await under_way[-1].done.wait()
+        return bool(under_way)
 
     async def take_over(self, session: str, run: Callable[[Ledger], Any]) -> Any:
         """Do something that ends the current writer's time: what it was refused concerns nobody any more."""
         result = await self.submit(session, run)
-        if any(isinstance(lagged.error, REFUSALS) for lagged in self._stalled.get(session, ())):
-            del self._stalled[session]
+        self._refused.pop(session, None)
         return result
 
     def write_soon(self, session: str, fragment: Message, fence: int, lag: float) -> int:
         """Take a fragment; see `Store`."""
-        if self._stalled:
-            self._raise_failure(session, (Exception,))
+        if self._stalled or self._refused:
+            self._raise_failure(session)
         lagged = self._lagged.get(session)
         if lagged is None or lagged.fence != fence or lag < lagged.lag:
             lagged = self._schedule(session, fence, lag)
@@ -154,14 +157,13 @@ class Writer:
         self._closed = True
         for session in list(self._lagged):
             self._release(session)
-        self._queue[:0] = [lagged for stalled in self._stalled.values() for lagged in stalled]
-        self._stalled.clear()
+        self._queue += [Operation(session, None) for session in self._stalled]
         self._wake.set()
 
     def raise_left(self) -> None:
         """Raise why some fragments could not be written, if there are any."""
-        for session in self._stalled:
-            self._raise_failure(session, (Exception,))
+        for session in (*self._refused, *self._stalled):
+            self._raise_failure(session)
 
     async def run(self) -> None:
         """Commit what comes until `close`; no cancellation reaches the connection."""
@@ -215,55 +217,60 @@ class Writer:
             for lagged in [lagged for lagged in self._lagged.values() if lagged.due <= now]:
                 self._release(lagged.session)
             self._next_due = min((lagged.due for lagged in self._lagged.values()), default=math.inf)
-        batch: list[Operation] = []
-        for operation in self._queue:
-            batch += self._stalled.pop(operation.session, ())
-            batch.append(operation)
-        self._queue = []
-        return batch
+        queue, self._queue = self._queue, []
+        sessions = dict.fromkeys(operation.session for operation in queue) if self._stalled else ()
+        return [*(lagged for session in sessions for lagged in self._stalled.get(session, ())), *queue]
 
     async def _commit(self, batch: list[Operation]) -> None:
+        errors: Sequence[Exception | None] = [None] * len(batch)
         try:
             if any(operation.run for operation in batch):
-                await call(self._db, self._transact, batch)
+                errors = await call(self._db, self._transact, batch)
         except Exception as error:  # noqa: BLE001 - also a bug goes to whoever waits
-            for operation in batch:
-                operation.error = error
+            errors = [error] * len(batch)
             if isinstance(error, StoreCorrupt):
                 self.damage = error
-        for operation in batch:
+        for operation in batch if self._stalled else ():
+            self._stalled.pop(operation.session, None)
+        for operation, operation.error in zip(batch, errors, strict=True):
             if isinstance(operation, Lagged) and operation.error is not None:
-                self._stalled.setdefault(operation.session, []).append(operation)
+                self._keep(operation, operation.error)
             operation.done.set()
 
-    def _transact(self, db: sqlite3.Connection, batch: list[Operation]) -> None:
-        """Commit a batch; on the connection's thread."""
+    def _keep(self, lagged: Lagged, error: Exception) -> None:
+        """Keep fragments that may still be written; a refusal is final."""
+        if isinstance(error, REFUSALS):
+            self._refused.setdefault(lagged.session, error)
+        else:
+            self._stalled.setdefault(lagged.session, []).append(lagged)
+
+    def _transact(self, db: sqlite3.Connection, batch: list[Operation]) -> list[Exception | None]:
+        """Commit a batch, on the connection's thread; return what its operations were refused with."""
         if self.damage is not None:
             raise self.damage
         options = self._options
-        patiently(lambda: self._try(db, batch), path=options.path, timeout=options.busy_timeout)
+        return patiently(lambda: self._try(db, batch), path=options.path, timeout=options.busy_timeout)
 
-    def _try(self, db: sqlite3.Connection, batch: list[Operation]) -> None:
+    def _try(self, db: sqlite3.Connection, batch: list[Operation]) -> list[Exception | None]:
         self._set_synchronous(db, batch)
         now = encode_time(utc_now())
         db.execute("BEGIN IMMEDIATE")
         try:
-            for operation in batch:
-                self._attempt(db, operation, now)
+            errors = [self._attempt(db, operation, now) for operation in batch]
             db.execute("COMMIT")
         finally:
             rollback(db)
+        return errors
 
-    def _attempt(self, db: sqlite3.Connection, operation: Operation, now: str) -> None:
-        operation.error = None
-        if operation.run is None:
-            return
-        try:
-            ledger = TableLedger(db, self._tenant, operation.session, now=now)
-            operation.result = operation.run(ledger)
-            ledger.save()
-        except REFUSALS as error:
-            operation.error = error
+    def _attempt(self, db: sqlite3.Connection, operation: Operation, now: str) -> Exception | None:
+        if operation.run is not None:
+            try:
+                ledger = TableLedger(db, self._tenant, operation.session, now=now)
+                operation.result = operation.run(ledger)
+                ledger.save()
+            except REFUSALS as error:
+                return error
+        return None
 
     def _set_synchronous(self, db: sqlite3.Connection, batch: list[Operation]) -> None:
         """Spare fragments that nobody waits for the fsync; the next one covers them."""
@@ -273,19 +280,16 @@ class Writer:
             db.execute(f"PRAGMA synchronous = {wanted}")
             self._synchronous = wanted
 
-    def _raise_failure(self, session: str, kinds: tuple[type[Exception], ...]) -> None:
-        """Raise what a lagged fragment failed with; a refusal is final, so it is raised once."""
-        stalled = self._stalled.get(session)
-        if stalled is None:
-            return
-        error = stalled[0].error
-        if isinstance(error, kinds):
-            if isinstance(error, REFUSALS):
-                del self._stalled[session]
-            _raise(error)
+    def _raise_failure(self, session: str) -> None:
+        """Raise what a lagged fragment was refused with, once, or why it waits to be tried again."""
+        _raise(self._refused.pop(session, None))
+        for lagged in self._stalled.get(session, ()):
+            _raise(lagged.error)
 
 
-def _raise(error: Exception) -> NoReturn:
-    """Raise an error that others may raise too: each gets its own, with a traceback of its own."""
+def _raise(error: Exception | None) -> None:
+    """Raise an error, if there is one, that others may raise too: each gets its own, with a traceback of its own."""
+    if error is None:
+        return
     kind = type(error) if isinstance(error, StoreError | MessageError | ConflictError) else StoreError
     raise kind(str(error)) from error

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import islice
 from typing import Self
 
+from streamagent._core.usage import COUNTED, usage_of
 from streamagent.message import Message, utc_now
-from streamagent.protocols import SessionInfo, Store, Stream, Unfinished
+from streamagent.protocols import SessionInfo, Store, Stream, Unfinished, Usage
 
-from ._codec import PIECE, check_name, pack, utf8_size
+from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
 from ._ledger import Ledger, Row, add_fragment
 
 
@@ -96,6 +98,15 @@ class MemoryStore(Store):
         for row in self._peek(session).order:
             counts[row.role, row.type] = counts.get((row.role, row.type), 0) + 1
         return counts
+
+    async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
+        """Sum up what the stored turns took; see `Store`."""
+        ledgers = self._ledgers.values() if session is None else [self._peek(session)]
+        spent = Usage()
+        for row in (row for ledger in ledgers for row in ledger.order if row.type in COUNTED):
+            if row.role == "assistant" and (since is None or row.created_at >= as_utc(since)):
+                spent += usage_of(row.type, decode_query(row.query))
+        return spent
 
     async def sessions(self) -> AsyncGenerator[SessionInfo, None]:
         """List the sessions, the latest modified first."""

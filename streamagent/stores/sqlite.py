@@ -6,13 +6,12 @@ import os
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
-
-from anyio import AsyncContextManagerMixin
 
 from streamagent.errors import ConfigError, StoreCorrupt, StoreError, StoreReadOnly, UnsupportedBackendError
 from streamagent.message import Message
-from streamagent.protocols import SessionInfo, Store, Stream, Unfinished
+from streamagent.protocols import SessionInfo, Store, Stream, Unfinished, Usage
 
 from ._codec import check_name
 from ._ledger import Ledger, Row, add_fragment
@@ -23,11 +22,13 @@ from ._queries import (
     read_sessions,
     read_tally,
     read_unfinished,
+    read_usage,
     to_info,
 )
 
 if TYPE_CHECKING:
     import sqlite3
+    from types import TracebackType
 
     import aiosqlite
 
@@ -39,14 +40,14 @@ _END = (1 << 63) - 1  # the largest integer of SQLite
 _LATEST = ("~", "")  # sorts behind every time
 
 
-class SqliteStore(AsyncContextManagerMixin, Store):
+class SqliteStore(Store):
     """Keep sessions in an SQLite file, shared by the processes of one machine; on asyncio (also uvloop).
 
     Open it with `async with`; leaving commits what waits. The tables are documented in the file itself: they are for
     others to read, too. A lagged fragment that cannot be committed because of the file (busy, full, read-only) stays in
-    memory, ahead of what its session writes next, and is tried again with that; until then `write_soon` raises the
-    error. One that is refused (`LeaseLost`, `MessageError`) is dropped, and the session's next `write_soon`, `write`
-    or `flush` raises the error. What still could not be written at the end of the `async with` is raised there.
+    memory, ahead of what its session writes next, and is tried again with that; until it is committed, `write_soon`
+    raises the error. One that is refused (`LeaseLost`, `MessageError`) is dropped, and the session's next `write_soon`,
+    `write` or `flush` raises the error. What still could not be written at the end of the `async with` is raised there.
 
     Args:
         path: The file, made when it does not exist; `:memory:` for a database that is gone when the store is closed.
@@ -56,7 +57,7 @@ class SqliteStore(AsyncContextManagerMixin, Store):
         read_only: Refuse every write; for viewers.
 
     Raises:
-        ConfigError: `synchronous` is neither.
+        ConfigError: `synchronous` is neither; on entering: this store is open already.
         UnsupportedBackendError: On entering, under trio: aiosqlite is asyncio's.
         StoreCorrupt: On entering: the file is damaged, or is not ours.
         StoreSchemaError: On entering: a newer version of this package wrote it.
@@ -80,29 +81,62 @@ class SqliteStore(AsyncContextManagerMixin, Store):
         self.read_only = read_only
         self._synchronous: Literal["full", "normal"] = synchronous
         self._busy_timeout = busy_timeout
+        self._stack = AsyncExitStack()
+        self._entered = False
         self._reader: aiosqlite.Connection | None = None
         self._writer: Writer | None = None
 
+    def reopened(self) -> SqliteStore:
+        """Make a store of the same file and options, to be opened beside this one.
+
+        Returns:
+            The new store; for `:memory:`, which two cannot share, this one.
+        """
+        if self.path == ":memory:":
+            return self
+        return SqliteStore(
+            self.path,
+            tenant=self.tenant,
+            synchronous=self._synchronous,
+            busy_timeout=self._busy_timeout,
+            read_only=self.read_only,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self._open())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, traceback)
+
     @asynccontextmanager
-    async def __asynccontextmanager__(self) -> AsyncGenerator[Self, None]:
+    async def _open(self) -> AsyncGenerator[None, None]:
         _require_asyncio()
         from ._connection import Options, call, connect, prepare
         from ._writer import open_writer
 
+        if self._entered:
+            raise ConfigError(f"store {self.path} is open already; share one `Runtime(store=...)` among all its users")
+        self._entered = True
         options = Options(
             path=self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, read_only=self.read_only
         )
-        async with AsyncExitStack() as stack:
-            db = self._reader = await stack.enter_async_context(connect(options))
-            await call(db, prepare, options)
-            if not self.read_only:
-                if not options.in_memory:
-                    self._reader = await stack.enter_async_context(connect(replace(options, read_only=True)))
-                self._writer = await stack.enter_async_context(open_writer(db, options, self.tenant))
-            try:
-                yield self
-            finally:
-                self._reader = None
+        try:
+            async with AsyncExitStack() as stack:
+                db = self._reader = await stack.enter_async_context(connect(options))
+                await call(db, prepare, options)
+                if not self.read_only:
+                    if not options.in_memory:
+                        self._reader = await stack.enter_async_context(connect(replace(options, read_only=True)))
+                    self._writer = await stack.enter_async_context(open_writer(db, options, self.tenant))
+                try:
+                    yield
+                finally:
+                    self._reader = None
+        finally:
+            self._entered = False
 
     async def acquire(self, session: str) -> int:
         """Become the session's only writer; see `Store`."""
@@ -169,6 +203,11 @@ class SqliteStore(AsyncContextManagerMixin, Store):
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type); see `Store`."""
         return await self._ask(read_tally, session)
+
+    async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
+        """Sum up what the stored turns took; see `Store`."""
+        check_name("session", session)
+        return await self._call(read_usage, self.tenant, session, since)  # stops and calls never wait for a lag
 
     async def sessions(self) -> AsyncGenerator[SessionInfo, None]:
         """List the sessions, the latest modified first; one that is modified meanwhile may be left out."""

@@ -115,7 +115,7 @@ def _text(file: BinaryIO, path: str, page: _Page, cancelled: Callable[[], bool])
     with io.TextIOWrapper(file, _encoding(file, path, size), errors="replace", newline="\n") as text:
         for number, line in enumerate(_lines(text, page.max_bytes + 1, cancelled), 1):
             if number >= page.first and not page.full:
-                page.offer(clean_text(line))
+                page.offer(line)
             if cancelled() or (page.full and size > COUNTED_BYTES):
                 return page.output(f"a file of {size} bytes")
     if number == 0 and page.first == 1:
@@ -137,9 +137,11 @@ def _encoding(file: BinaryIO, path: str, size: int) -> str:
 
 
 def _lines(text: io.TextIOWrapper, room: int, cancelled: Callable[[], bool]) -> Iterator[str]:
-    """Yield each line, of a long one the first `room` characters; what is left of it is passed over."""
-    while line := text.readline(room):
-        rest = line
-        while rest and not rest.endswith("\n") and not cancelled():
-            rest = text.readline(_SNIFFED)
+    """Yield each line, clean, of a long one the first `room` characters or more; the rest of it is passed over."""
+    while part := text.readline(room):
+        line = clean_text(part)
+        while part and not part.endswith("\n") and not cancelled():
+            part = text.readline(_SNIFFED)
+            if len(line) < room:
+                line += clean_text(part)
         yield line

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamagent.cli.chat import _prompts
+from streamagent.cli.interrupts import Interrupts
 
 from .programs import INTERRUPTED_STORY, command, environment, invoke, rows, types, write_slow_recording
 
@@ -70,7 +71,7 @@ def test_on_a_terminal_there_is_a_prompt(monkeypatch):
     monkeypatch.setattr("sys.stdin", terminal)
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setattr("builtins.input", lambda prompt: shown.append(prompt) or "/exit")
-    assert (list(_prompts()), shown) == ([], ["> "])
+    assert (list(_prompts(Interrupts())), shown) == ([], ["> "])
 
 
 class Terminal:

@@ -45,6 +45,16 @@ async def test_the_stop_tells_of_failed_attempts():
     assert [attempt.get("usage") for attempt in attempts] == [None, {"total_tokens": 2}]
 
 
+async def test_the_stop_tells_what_all_attempts_cost():
+    class Priced(ScriptedModel):
+        async def price(self, usage):
+            return usage["total_tokens"] / 4
+
+    empty = [delta("stop"), {"choices": [], "usage": {"total_tokens": 2}}, DONE]
+    result = await Priced(empty, ANSWER).send("Hi")
+    assert result.stop.query["cost"] == 1.25
+
+
 async def test_a_failure_after_something_was_shown_ends_the_answer():
     model = ScriptedModel([delta(content="Hel"), failure()], ANSWER)
     result = await model.send("Hi")

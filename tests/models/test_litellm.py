@@ -10,7 +10,7 @@ from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.models.chunks import Request
-from streamagent.models.litellm import LiteLLMModel
+from streamagent.models.litellm import LiteLLMModel, _litellm
 from streamagent.models.retry import RetryPolicy
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings
 from streamagent.testing.provider import Response, call, delta, finish, scripted_provider, sse, text, usage
@@ -225,3 +225,34 @@ async def test_a_provider_that_takes_no_schema_is_not_told():
     assert "response_format" not in get_supported_openai_params(model=model.name)
     for known in (get_supported_openai_params, lambda model: None):
         assert model._format(request, SimpleNamespace(get_supported_openai_params=known)) == {}
+
+
+USED = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+def listed(name):
+    """What `USED` costs, by the map that this version of LiteLLM ships."""
+    prices = _litellm().model_cost[name]
+    return pytest.approx(3 * prices["input_cost_per_token"] + 2 * prices["output_cost_per_token"])
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("openai/gpt-4o-mini", "gpt-4o-mini"), ("gemini/gemini-2.5-flash", "gemini/gemini-2.5-flash")]
+)
+async def test_a_price_is_that_of_the_price_map(model, name):
+    assert await LiteLLMModel(model).price(USED) == listed(name)
+
+
+@pytest.mark.parametrize(("model", "price"), [("ollama/llama3", 0.0), ("openai/test", None)])
+async def test_a_model_that_is_free_costs_nothing_and_an_unknown_one_has_no_price(model, price):
+    assert await LiteLLMModel(model).price(USED) == price
+
+
+async def test_a_usage_that_litellm_cannot_read_has_no_price():
+    assert await LiteLLMModel("openai/gpt-4o-mini").price({"prompt_tokens": "?"}) is None
+
+
+async def test_the_stop_says_what_the_answer_cost():
+    async with scripted_provider([ANSWER]) as provider:
+        result = await LiteLLMModel("openai/gpt-4o-mini", api_base=provider.url, api_key=KEY).send("Hi")
+    assert result.stop.query["cost"] == listed("gpt-4o-mini")

@@ -37,7 +37,7 @@ def refusal(status, message="no", headers=None, **fields):
         (Response(body=sse(done=False), ending="eof"), "truncated"),
         (Response(body=[b"data: {nope\n\n"]), "protocol"),
         (Response(body=sse(finish("stop"))), "empty_response"),
-        (Response(headers={"content-type": "text/html"}, body=[b"<html>gateway</html>"]), "empty_response"),
+        (Response(headers={"content-type": "text/html"}, body=[b"<html>gateway</html>"]), "protocol"),
     ],
 )
 async def test_what_may_pass_is_tried_again_unseen(response, kind):

@@ -2,13 +2,14 @@
 
 import tracemalloc
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import anyio
 import pytest
 
 from streamagent.errors import ConflictError, LeaseLost, MessageError
 from streamagent.message import Message, afold, fold
+from streamagent.protocols import Usage
 
 pytestmark = pytest.mark.anyio
 
@@ -503,6 +504,48 @@ class StoreContract:
         await store.write("s", [text("a"), text("b", more=True), Message.stop("stop")], fence=fence)
         await store.enqueue("s", Message.user("waits"))
         assert await store.tally("s") == {("assistant", "text"): 2, ("assistant", "stop"): 1}
+
+    # usage
+
+    async def turn(self, store, session, *, day=2, **query):
+        """Store a turn of one call, made on a day of February 2020."""
+        made = datetime(2020, 2, day, tzinfo=timezone.utc)
+        stop = Message.stop("stop", model="m", **query)
+        messages = [Message.user("?"), text("a"), call_and_result()[0], stop]
+        fence = await store.acquire(session)
+        await store.write(session, [replace(message, created_at=made) for message in messages], fence=fence)
+
+    async def test_usage_sums_up_turns_calls_tokens_and_cost(self, store):
+        await self.turn(store, "s", usage={"total_tokens": 5}, cost=0.5)
+        failed = [{"error": {"kind": "truncated"}, "usage": {"prompt_tokens": 3, "completion_tokens": 1}}]
+        await self.turn(store, "s", usage={"input_tokens": 1, "output_tokens": 2}, cost=0.25, attempts=failed)
+        await self.turn(store, "s")
+        await self.turn(store, "other", usage={"total_tokens": 100})
+        assert await store.usage("s") == Usage(turns=3, tool_calls=3, tokens=12, cost=0.75, uncounted=1)
+
+    async def test_usage_of_all_sessions_since_a_time(self, store):
+        for number, day in enumerate([1, 2, 3]):
+            await self.turn(store, f"s{number}", day=day, usage={"total_tokens": 10**day})
+        await self.turn(store, "s0", day=3, usage={"total_tokens": 1})
+        since = datetime(2020, 2, 2, tzinfo=timezone.utc)
+        assert (await store.usage(None, since=since)).tokens == 1101
+        assert (await store.usage(None, since=since.replace(tzinfo=None))).tokens == 1101
+        assert (await store.usage(None, since=since + timedelta(seconds=1))).tokens == 1001
+        assert (await store.usage("s0", since=since)).tokens == 1
+        assert (await store.usage(None)).tokens == 1111
+
+    async def test_usage_counts_what_a_model_said_and_no_prompts_in_the_inbox(self, store):
+        assert await store.usage("s") == await store.usage(None) == Usage()
+        await store.enqueue("s", replace(Message.stop("stop"), role="user"))
+        fence = await store.acquire("s")
+        await store.write("s", [replace(Message.stop("stop"), role="tool"), text("a")], fence=fence)
+        refused = Message.stop("budget", limit={"tokens": 1})
+        await store.write("s", [refused], fence=fence)
+        assert await store.usage("s") == Usage()
+
+    async def test_absurd_counts_are_not_summed(self, store):
+        await self.turn(store, "s", usage={"total_tokens": -5}, cost="much", attempts="none")
+        assert await store.usage("s") == Usage(turns=1, tool_calls=1, uncounted=1)
 
     async def test_sessions_are_listed_latest_modified_first(self, store):
         for session in ("a", "b", "c"):

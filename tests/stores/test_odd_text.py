@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from streamagent.errors import MessageError
 from streamagent.message import Message, clean_text
 from streamagent.stores._codec import PIECE, decode_query, encode_query, encode_time, pack, utf8_size
 from streamagent.stores.memory import MemoryStore
@@ -47,6 +48,16 @@ def test_a_query_comes_back_exactly(query):
     assert repr(found) == repr(cleaned(query))
 
 
+@pytest.mark.parametrize("store", [MemoryStore(), SqliteStore(":memory:")], ids=["memory", "sqlite"])
+def test_a_role_that_no_reader_knows_is_refused(store):
+    async def main():
+        async with store:
+            with pytest.raises(MessageError, match="role 'robot'"):
+                await store.enqueue("s", Message(role="robot"))
+
+    anyio.run(main)
+
+
 def test_any_mapping_is_an_object():
     assert decode_query(encode_query(MappingProxyType({"a": MappingProxyType({"b": (1, 2)})}))) == {"a": {"b": [1, 2]}}
 
@@ -77,7 +88,7 @@ def test_times_have_one_width_and_sort_as_they_are(moment):
 @settings(max_examples=40, deadline=None)
 @given(tenant=names, session=names, key=names, ident=names, prev=names, kind=names, content=texts, query=queries)
 def test_odd_text_in_every_position_comes_back(make, tenant, session, key, ident, prev, kind, content, query):
-    message = Message(id=ident, prev=prev, role=kind, type=kind, content=content, query=query)
+    message = Message(id=ident, prev=prev, role="user", type=kind, content=content, query=query)
 
     async def main():
         async with make(tenant=tenant) as store:
@@ -88,10 +99,10 @@ def test_odd_text_in_every_position_comes_back(make, tenant, session, key, ident
             assert admitted.id == again.id == ident
             [found] = await rows(store, session)
             assert [info.id async for info in store.sessions()] == [session]
-            assert await store.tally(session) == {(kind, kind): 1}
+            assert await store.tally(session) == {("user", kind): 1}
             return admitted, found
 
     admitted, found = anyio.run(main)
     assert admitted == found
-    assert (found.session, found.prev, found.role, found.type) == (session, prev, kind, kind)
+    assert (found.session, found.prev, found.type) == (session, prev, kind)
     assert (found.content, found.query) == (clean_text(content), cleaned(query))

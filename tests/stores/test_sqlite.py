@@ -373,6 +373,53 @@ class TestOpening:
             async with store:
                 assert await store.acquire("s") == n + 1
 
+    async def test_a_store_that_is_open_refuses_to_be_opened_and_stays_open(self, path):
+        async with SqliteStore(path) as store:
+            with pytest.raises(ConfigError, match=r"open already.*Runtime"):
+                async with store:
+                    pass
+            assert await store.acquire("s") == 1
+
+    async def test_a_store_that_is_being_opened_refuses_a_second_task(self, path):
+        store, refused = SqliteStore(path), []
+
+        async def enter():
+            try:
+                async with store:
+                    await anyio.wait_all_tasks_blocked()
+            except ConfigError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(enter)
+            tasks.start_soon(enter)
+        assert len(refused) == 1
+
+    async def test_a_store_that_could_not_be_opened_can_be_later(self, tmp_path):
+        store = SqliteStore(tmp_path / "folder" / "shop.db")
+        with pytest.raises(StoreError, match="folder"):
+            await store.__aenter__()
+        (tmp_path / "folder").mkdir()
+        async with store:
+            assert await store.acquire("s") == 1
+
+    async def test_a_store_can_be_reopened_beside_itself_with_its_options(self, path):
+        async with SqliteStore(path, tenant="t", busy_timeout=1, read_only=False, synchronous="normal") as store:
+            async with store.reopened() as other:
+                fence = await other.acquire("s")
+                await other.write("s", [text("a")], fence=fence)
+            assert await contents(store) == ["a"]
+        assert other is not store
+        assert vars(other).keys() == vars(store).keys()
+        for name in ("path", "tenant", "read_only", "_synchronous", "_busy_timeout"):
+            assert getattr(other, name) == getattr(store, name)
+
+    async def test_a_database_in_memory_cannot_be_opened_twice(self):
+        async with SqliteStore(":memory:") as store:
+            assert store.reopened() is store
+            with pytest.raises(ConfigError, match="open already"):
+                await store.reopened().__aenter__()
+
     async def test_a_viewer_reads_and_refuses_every_write(self, path):
         async with SqliteStore(path) as store:
             fence = await store.acquire("s")

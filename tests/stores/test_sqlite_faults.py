@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -113,6 +114,37 @@ class TestBusy:
             await store.write("s", [replace(message, content="b", more=False)], fence=fence)
             assert store.write_soon("s", text("c"), fence=fence, lag=LONG) == 1
             assert await contents(store) == ["ab", "c"]
+
+    async def test_a_stream_of_fragments_is_refused_soon_after_the_timeout(self, path):
+        async with SqliteStore(path, busy_timeout=0.05) as store:
+            fence = await store.acquire("s")
+            message = text("a", more=True)
+            store.write_soon("s", message, fence=fence, lag=0)
+            with locked(path), anyio.fail_after(20), pytest.raises(StoreBusy):
+                while True:
+                    await anyio.lowlevel.checkpoint()
+                    if store._writer._batch:  # each comes while an attempt is under way
+                        store.write_soon("s", message, fence=fence, lag=0)
+
+    async def test_fragments_are_refused_also_while_earlier_ones_are_tried_again(self, path):
+        async with SqliteStore(path, busy_timeout=0.05) as store:
+            fence = await store.acquire("s")
+            message = text("a", more=True)
+            store.write_soon("s", message, fence=fence, lag=LONG)
+            with locked(path):
+                with pytest.raises(StoreBusy):
+                    await store.flush("s")
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(store._writer._hand_over, "s", None)
+                    while not store._writer._batch:
+                        await anyio.lowlevel.checkpoint()
+                    with pytest.raises(StoreBusy):
+                        store.write_soon("s", replace(message, content="not taken"), fence=fence, lag=LONG)
+                    with pytest.raises(StoreBusy):
+                        await store.flush("s")
+            await store.flush("s")
+            assert store.write_soon("s", replace(message, content="b", more=False), fence=fence, lag=LONG) == 1
+            assert await contents(store) == ["ab"]
 
     async def test_lagged_fragments_stay_until_the_end_of_the_block(self, path):
         async with SqliteStore(path, busy_timeout=0.05) as store:

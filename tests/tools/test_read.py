@@ -172,6 +172,15 @@ async def test_text_that_is_not_utf8_is_replaced_and_clean(folder):
     assert output.content == "\ufffd" + "a" * 8_192 + "b"
 
 
+@pytest.mark.parametrize(("length", "whole"), [(MAX_BYTES - 1, True), (MAX_BYTES, True), (MAX_BYTES + 1, False)])
+async def test_a_long_line_is_measured_without_its_nuls(folder, length, whole):
+    """It comes whole when its text fits, and says so when it does not."""
+    text = "x" * 8_192 + "\0x" * (length - 8_192)
+    output = await read(folder(text))
+    assert output.content.startswith("x" * min(length, MAX_BYTES))
+    assert ("is longer than" not in output.content) is whole
+
+
 async def test_a_huge_file_is_not_counted_to_its_end(folder, monkeypatch):
     """At the limit it is counted, beyond it the size is told."""
     root = folder(lines(3))

@@ -1,0 +1,70 @@
+"""Counting what the model says, and the `stop` of a stage that has counted enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamagent.message import Message
+
+
+def counted_as(kind: str) -> str | None:
+    """Say which limit a type of message counts against."""
+    if kind == "tool_call":
+        return "tool_calls"
+    return None if kind in ("stop", "progress", "approval", "cancel") else "messages"
+
+
+def begins_turn(message: Message) -> bool:
+    """Tell whether the model is asked next, unless the run ends or another prompt comes first."""
+    if message.type == "stop":
+        return not message.is_final
+    return message.role in ("user", "system") and not message.more
+
+
+def limit_stop(reason: str, limit: Mapping[str, Any], last: Message | None = None, **more: Any) -> Message:
+    """End a turn because of a limit.
+
+    Args:
+        reason: The stop's reason.
+        limit: Which limit, with its number.
+        last: The turn's last message; what the model's own stop says of usage and else is kept.
+        more: What else the stop says.
+    """
+    known = dict(last.query or {}) if last is not None and last.type == "stop" else {}
+    return Message.stop(**{**known, **more, "reason": reason, "limit": limit})
+
+
+@dataclass(slots=True)
+class Counts:
+    """Messages of the model, counted when they open.
+
+    Args:
+        limits: How many of each may pass.
+        passed: How many have.
+        open: Ids of messages that passed and are not complete; a model has a few at a time.
+        refused: The limit that was reached.
+    """
+
+    limits: Mapping[str, float]
+    passed: dict[str, int]
+    open: set[str] = field(default_factory=set)
+    refused: str | None = None
+
+    def passes(self, message: Message) -> bool:
+        """Count a message that opens; once one was refused, only what is open is completed."""
+        if self.refused and message.id not in self.open:
+            return False
+        name = counted_as(message.type) if message.role == "assistant" else None
+        if name and name in self.limits and message.id not in self.open:
+            if self.passed.get(name, 0) >= self.limits[name]:
+                self.refused = name
+                return False
+            self.passed[name] = self.passed.get(name, 0) + 1
+        (self.open.add if message.more else self.open.discard)(message.id)
+        return True
+
+    def ends(self, refused: Message) -> bool:
+        """Tell by a refused message that the turn is over, or that nothing but refused ones would still stream."""
+        return refused.type == "stop" or (refused.more and not self.open)
