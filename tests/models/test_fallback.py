@@ -240,7 +240,7 @@ async def test_a_session_keeps_no_doubled_text_and_runs_no_call_of_a_failed_atte
         async for message in session.ask("Ship it.", client_key="k"):
             if message.type == "tool_result" and message.query["id"] == "c2":
                 turns.models = (third,)
-        rows = await check_rows(agent.store)
+        rows = await check_rows(session._runtime.store)
         again = await session.ask("Ship it.", client_key="k")
     assert STARTED == ["mug"]
     request = build_request(rows)
