@@ -62,6 +62,9 @@ from .stages.persist import persist as persist
 from .stages.quotas import quotas as quotas
 from .stages.rate_limit import rate_limit as rate_limit
 from .stages.redact import redact as redact
+from .stages.reflect import Review as Review
+from .stages.reflect import model_reviewer as model_reviewer
+from .stages.reflect import reflect as reflect
 from .stages.repetition_guard import repetition_guard as repetition_guard
 from .stages.strip_reasoning import strip_reasoning as strip_reasoning
 from .stages.think_tags import think_tags as think_tags

@@ -165,7 +165,8 @@ class RunReply(Reply):
 
         async def until_next_prompt(stream: Stream) -> Stream:
             async for message in stream:
-                if message.role in ("user", "system") and message.sequence != prompt.sequence:
+                asked = message.role in ("user", "system") and "feedback" not in (message.query or {})
+                if asked and message.sequence != prompt.sequence:
                     return
                 yield message
 

@@ -125,6 +125,7 @@ class BareRun:
     deadline: float = math.inf
     outcomes: dict[str, Message] = field(default_factory=dict)
     opened: tuple[Store, int] | None = None
+    again: Message | None = None
 
     @property
     def store(self) -> Store:

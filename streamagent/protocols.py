@@ -234,11 +234,13 @@ class RunContext(Protocol):
         deadline: When the run ends, on anyio's clock, in seconds.
         outcomes: Results of finished calls that were not yielded yet, by the call's message id: they are stored
             however the run ends.
+        again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
     """
 
     session: str
     deadline: float
     outcomes: dict[str, Message]
+    again: Message | None
 
     @property
     def tasks(self) -> Tasks:

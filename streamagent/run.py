@@ -104,7 +104,7 @@ class Run:
     """A run as its stages see it (`protocols.RunContext`), and what its head needs.
 
     `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, and `last_turn` the
-    number of the turn after which it ends.
+    number of the turn after which it ends; `again` takes a turn again (`protocols.RunContext`).
     """
 
     session: str
@@ -115,6 +115,7 @@ class Run:
     deadline: float = math.inf
     outcomes: dict[str, Message] = field(default_factory=dict)
     prompt: str | None = None
+    again: Message | None = None
     asked: str | None = None
     last_turn: int = 0
     inbox: Inbox = field(init=False)
@@ -202,14 +203,15 @@ async def _border(run: Run, end: TurnEnd) -> list[Message] | Message | None:
     hook = run.hooks.should_stop_after_turn
     if hook is not None and await settled(hook(end)):
         return None if end.stop.is_final else Message.stop("stopped", turn=end.number)
-    goes_on = await _has_results(run, end.stop)
+    goes_on = run.again is not None or await _has_results(run, end.stop)
     admitted: list[Message] = []
     if goes_on or (end.stop.query or {}).get("reason") not in _QUEUES_LEFT:
         admitted = await run.inbox.steered() or ([] if goes_on else await run.inbox.followed_up())
     if not (goes_on or admitted):
         return None
     await _prepare(run, end)
-    return admitted
+    again, run.again = run.again, None
+    return admitted if again is None else [again, *admitted]
 
 
 async def _prepare(run: Run, end: TurnEnd) -> None:
