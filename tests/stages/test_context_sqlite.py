@@ -47,6 +47,7 @@ async def test_a_session_stays_below_its_limit_and_loses_nothing(store):
     async with agent(model, store, *stages).session("s") as session:
         for number in range(6):
             await session.ask(f"Question {number}?")
+    async with store:
         rows = await check_rows(store)
     sizes = [sum(len(message.content) for message in seen) // 4 for seen in model.contexts]
     assert max(sizes) < 7_000 < sum(len(row.content) for row in rows) // 4
@@ -73,6 +74,7 @@ async def test_a_file_is_stored_and_read_by_the_model(store, tmp_path):
     path.write_text("Remember the milk.")
     async with Agent("mock", store=store).session("s") as session:
         reply = await session.ask(file(path))
+    async with store:
         rows = await check_rows(store)
     assert reply.text == "This is a mock answer to: [file: notes.txt]\nRemember the milk."
     assert rows[0].query == file(path).query
