@@ -245,7 +245,9 @@ class Opaque: ...
 
 
 @pytest.mark.parametrize(
-    "annotation", [Opaque, Callable[[], int], object(), Annotated[str, Field(pattern="(?=a)b")]], ids=["class", "callable", "object", "pattern"]
+    "annotation",
+    [Opaque, Callable[[], int], object(), Annotated[str, Field(pattern="(?=a)b")]],
+    ids=["class", "callable", "object", "pattern"],
 )
 def test_an_annotation_without_json_schema_is_refused(annotation):
     """What JSON cannot give, and what cannot be checked in linear time."""
