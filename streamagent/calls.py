@@ -78,8 +78,7 @@ class Tool(Protocol):
     """Something that a model may call.
 
     A tool may also have `prepare(arguments) -> Mapping`, which mends and validates the arguments before anybody
-    decides about the call; `execution_mode`, `parallel` or `sequential`; and `requires_approval`, a bool or a
-    function of the prepared arguments.
+    decides about the call, and `execution_mode`, `parallel` or `sequential`.
     """
 
     @property

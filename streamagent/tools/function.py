@@ -41,7 +41,6 @@ class FunctionTool(Generic[P, R]):
         timeout: Longest run of one call, in seconds; `None` for no limit.
         prepare_arguments: Mends what a model sent, before it is validated: arguments in, arguments out.
         execution_mode: `sequential` lets no other call of the same answer run at the same time.
-        requires_approval: A person has to agree to each call, or to those for whose arguments this is true.
 
     Raises:
         ConfigError: The name is not one that providers take, the timeout is not positive, the parameters are not an
@@ -58,7 +57,6 @@ class FunctionTool(Generic[P, R]):
         timeout: float | None = TIMEOUT,
         prepare_arguments: Prepare | None = None,
         execution_mode: ExecutionMode = "parallel",
-        requires_approval: bool | Callable[[Mapping[str, Any]], bool] = False,
     ) -> None:
         inner = function.func if isinstance(function, functools.partial) else function
         self.name = _checked_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
@@ -73,7 +71,6 @@ class FunctionTool(Generic[P, R]):
         read_signature(function, evaluate=False)
         self.timeout = timeout
         self.execution_mode: ExecutionMode = execution_mode
-        self.requires_approval = requires_approval
         self._prepare = prepare_arguments
         self._function: Callable[..., R] = function
         self._schema = parameters
@@ -99,7 +96,6 @@ class FunctionTool(Generic[P, R]):
             timeout=self.timeout,
             prepare_arguments=self._prepare,
             execution_mode=self.execution_mode,
-            requires_approval=self.requires_approval,
         )
 
     def __repr__(self) -> str:
@@ -172,7 +168,6 @@ def tool(
     timeout: float | None = ...,
     prepare_arguments: Prepare | None = ...,
     execution_mode: ExecutionMode = ...,
-    requires_approval: bool | Callable[[Mapping[str, Any]], bool] = ...,
 ) -> FunctionTool[P, R]: ...
 
 
@@ -185,7 +180,6 @@ def tool(
     timeout: float | None = ...,
     prepare_arguments: Prepare | None = ...,
     execution_mode: ExecutionMode = ...,
-    requires_approval: bool | Callable[[Mapping[str, Any]], bool] = ...,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
