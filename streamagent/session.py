@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, overload
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 T = TypeVar("T")
-
-logger = logging.getLogger("streamagent")
 
 
 class Session(ObjectStream[Message]):

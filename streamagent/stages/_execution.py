@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -27,6 +26,7 @@ from streamagent._core.output import describe, error_output, render, text_of
 from streamagent.calls import AfterToolCall, BeforeToolCall, Decision, Output, Tool, ToolCall, ToolContext
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
+from streamagent.hooks import settled
 from streamagent.message import Message, clean_text, new_id
 from streamagent.protocols import RunContext
 
@@ -119,7 +119,7 @@ class Execution:
         if self._options.after is None:
             return output
         try:
-            return await _settled(self._options.after(asked, output)) or output
+            return await settled(self._options.after(asked, output)) or output
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             return _failure(error)
 
@@ -129,11 +129,11 @@ class Execution:
         tool = self._tool(query)
         arguments = query.get("args") or {}
         if prepare := getattr(tool, "prepare", None):
-            arguments = await _settled(prepare(arguments))
+            arguments = await settled(prepare(arguments))
         asked = ToolCall(id=self.call.id, tool=tool.spec.name, args=arguments, context=self._context(query))
         if self._options.before is None:
             return tool, asked, None
-        decision = await _settled(self._options.before(asked))
+        decision = await settled(self._options.before(asked))
         if decision is not None and decision.args is not None:
             asked = replace(asked, args=decision.args)
         return tool, asked, decision
@@ -253,8 +253,3 @@ def _failure(error: BaseException) -> Output:
     if must_propagate(error):
         raise error
     return error_output(error)
-
-
-async def _settled(value: Any) -> Any:
-    """Take what a plain or an async function of a user returned."""
-    return await value if inspect.isawaitable(value) else value
