@@ -62,6 +62,8 @@ class RunReply(Reply):
         self._cause: Cause | None = None
         self._error: BaseException | None = None
         self._deadline = math.inf
+        self._by: Message | None = None
+        self._between = False
         self._finishing = False
         self._finished = Event()
 
@@ -75,6 +77,12 @@ class RunReply(Reply):
         """A task is waiting for the next message right now."""
         return self._waiter is not None and self._waiter.waiting
 
+    @property
+    def running(self) -> Run | None:
+        """The run that a `cancel` would cut: its prompt was admitted, and nothing has ended it yet."""
+        run = self._run
+        return run if run is not None and run.prompt and not (self._cause or self._finishing) else None
+
     async def __anext__(self) -> Message:
         if self.driven:
             raise SessionBusy("this reply is being read by another task; only one may read it")
@@ -87,24 +95,30 @@ class RunReply(Reply):
                 return message
         return self._rows.popleft()
 
-    async def cancel(self) -> None:
-        """Cut the run: what was said is kept and marked, open calls are closed. Returns when that is done."""
-        await self._cut("aborted")
+    async def cancel(self, by: Message | None = None) -> None:
+        """Cut the run: what was said is kept and marked, open calls are closed. Returns when that is done.
+
+        Args:
+            by: The `cancel` message that asked for it; it is stored if there was something to cut.
+        """
+        self._by = self._by or by
+        await self.cut("aborted")
 
     async def aclose(self) -> None:
         """Cut the run as `cancel` does, and read no more of it."""
-        await self._cut("aborted")
+        await self.cut("aborted")
         self._rows.clear()
 
     async def wait(self) -> None:
         """Return when the answer is over."""
         await self._finished.wait()
 
-    async def _cut(self, cause: Cause) -> None:
+    async def cut(self, cause: Cause) -> None:
+        """End the run for this reason, if none came first."""
         self._cause = self._cause or cause
         if self._waiter is not None and self._waiter.waiting:
             self._waiter.interrupt()
-        elif not self._finishing:
+        elif not (self._finishing or self._between):
             await self._finish(cause)
         await self._finished.wait()
 
@@ -117,7 +131,12 @@ class RunReply(Reply):
             if self._chain is None:
                 await waiter.wait(self._start())
                 return None
-            return await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
+            if self._deadline < math.inf and current_time() >= self._deadline:
+                raise Interrupted  # noqa: TRY301 - a chain that never waits is not ended by waiting
+            message = await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
+            if self._cause is not None:
+                raise Interrupted  # noqa: TRY301 - it came in spite of the end, and nobody may ask for another
+            return message  # noqa: TRY300 - what follows is about exceptions
         except StopAsyncIteration:
             await self._next_run()
         except Interrupted:
@@ -165,7 +184,8 @@ class RunReply(Reply):
 
         async def until_next_prompt(stream: Stream) -> Stream:
             async for message in stream:
-                asked = message.role in ("user", "system") and "feedback" not in (message.query or {})
+                query = message.query or {}
+                asked = message.role in ("user", "system") and message.type != "cancel" and "feedback" not in query
                 if asked and message.sequence != prompt.sequence:
                     return
                 yield message
@@ -187,7 +207,11 @@ class RunReply(Reply):
         if run is None or prompt is None or run.prompt in (None, prompt.id):
             await self._finish("ended")
             return
-        await self._end_run("ended")
+        self._between = True  # whoever cuts it now leaves the rest to the task that reads
+        try:
+            await self._end_run("ended")
+        finally:
+            self._between = False
         self._run = self._chain = None
         self._deadline = math.inf
 
@@ -228,7 +252,9 @@ class RunReply(Reply):
         try:
             with move_on_after(CLOSE_TIMEOUT):
                 await run.store.flush(run.session)
-                rows = await settle(run.store, run.session, fence=run.fence, cause=cause, outcomes=run.outcomes)
+                rows = await settle(
+                    run.store, run.session, fence=run.fence, cause=cause, outcomes=run.outcomes, by=self._by
+                )
                 self._rows.extend(rows)
         except StoreError:
             if error is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from anyio import CancelScope, Event, create_memory_object_stream
 
 from .driver import RunReply
+from .hooks import lane_of
 from .message import Message
 from .run import Plan
 
@@ -82,7 +83,8 @@ class Duplex:
         if other := self._runtime.active.get(self._session):
             await other.wait()  # another handle's run, or an `ask` of this one
             return True
-        if not await self._runtime.store.inbox(self._session):
+        waiting = await self._runtime.store.inbox(self._session)
+        if all(lane_of(message) == "cancel" for message in waiting):
             return False
         async with RunReply(self._runtime, self._session, self._plan) as reply:
             async for message in reply:

@@ -14,12 +14,12 @@ from .protocols import Model, ModelSettings
 T = TypeVar("T")
 Maybe: TypeAlias = Awaitable[T] | T
 Drain = Literal["one_at_a_time", "all"]
-Lane = Literal["prompt", "steer", "follow_up"]
+Lane = Literal["prompt", "steer", "follow_up", "cancel"]
 
 
 def lane_of(message: Message) -> Lane:
     """Tell which lane of the inbox a message waits in."""
-    lane: Lane = (message.query or {}).get("lane", "prompt")
+    lane: Lane = "cancel" if message.type == "cancel" else (message.query or {}).get("lane", "prompt")
     return lane
 
 

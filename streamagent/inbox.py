@@ -31,11 +31,16 @@ class Inbox:
     follow_ups: Drain = "one_at_a_time"
 
     async def first(self) -> list[Message]:
-        """Admit the prompt that waits longest, and the steering messages that came before the run."""
-        waiting = await self.store.inbox(self.session)
+        """Admit the prompt that waits longest, and the steering messages that came before the run.
+
+        A `cancel` that came before the run was meant for an earlier one; it is admitted in silence.
+        """
+        found = await self.store.inbox(self.session)
+        waiting = [message for message in found if lane_of(message) != "cancel"]
         prompts = [message for message in waiting if lane_of(message) == "prompt"] or waiting
         if not prompts:
             return []
+        await self._admit([message for message in found if lane_of(message) == "cancel"])
         steering = [message for message in waiting if lane_of(message) == "steer" and message is not prompts[0]]
         return [*await self._admit([prompts[0]]), *await self._admit(_drain(steering, self.steering))]
 

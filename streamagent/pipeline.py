@@ -10,11 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
-from anyio import create_task_group, move_on_after
+from anyio import CancelScope, create_task_group, move_on_after
 
 from .errors import ConfigError
 from .message import Message
 from .protocols import Duty, RunContext, Source, Stage, Store, Stream, Tasks, duty_of
+from .waiting import GRACE, leaving
 
 logger = logging.getLogger("streamagent")
 
@@ -179,10 +180,15 @@ class Chain:
         with move_on_after(close_timeout, shield=True) as scope:
             async with AsyncExitStack() as stack:
                 for link in links:
-                    if hasattr(link, "aclose"):
-                        stack.push_async_callback(link.aclose)
+                    # One that runs was left in the middle of a wait, see `leaving`; nobody can close it.
+                    if hasattr(link, "aclose") and not getattr(link, "ag_running", False):
+                        stack.push_async_callback(_close, link, scope)
         if scope.cancelled_caught:
             logger.warning("a stage or model did not close within %s s and was abandoned", close_timeout)
+
+
+async def _close(link: Any, scope: CancelScope) -> None:
+    await leaving(link.aclose(), lambda: scope.cancel_called, GRACE)
 
 
 @asynccontextmanager

@@ -156,6 +156,10 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Give the oldest waiting messages their sequence and return them; with `ids`, only these messages."""
         ...
 
+    async def waiting(self, sessions: Collection[str], type: str) -> set[str]:  # noqa: A002 - the field's name
+        """Tell which of these sessions have a message of this type in their inbox; asked often, so it is cheap."""
+        ...
+
     async def unfinished(self, session: str) -> Unfinished:
         """Return what a run that ended badly left open."""
         ...

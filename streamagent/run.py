@@ -15,8 +15,9 @@ from .cancellation import must_propagate
 from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
 from .message import Message
-from .pipeline import Chain, Pipeline
+from .pipeline import CLOSE_TIMEOUT, Chain, Pipeline
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
+from .waiting import leaving
 
 TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
 
@@ -77,7 +78,7 @@ class RunTasks:
                 self._scopes.add(scope)
                 if self.cancelled:
                     scope.cancel()
-                await func(*args)
+                await leaving(func(*args), lambda: scope.cancel_called, CLOSE_TIMEOUT)
         except BaseException as error:
             if must_propagate(error):
                 raise

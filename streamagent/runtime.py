@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
-from anyio import AsyncContextManagerMixin, CancelScope, create_task_group
+from anyio import AsyncContextManagerMixin, CancelScope, create_task_group, move_on_after
 from anyio.abc import TaskGroup
 
 from .driver import RunReply
@@ -15,6 +15,7 @@ from .pipeline import BareRun, raise_single
 from .protocols import Store
 from .run import Plan
 from .session import Session
+from .watch import CANCEL_TIMEOUT, POLL, Watch, cancel_elsewhere, cancel_message, check_seconds
 
 
 class Runtime(AsyncContextManagerMixin):
@@ -22,15 +23,19 @@ class Runtime(AsyncContextManagerMixin):
 
     Args:
         store: Where the sessions live; it is opened and closed with the runtime.
+        poll: How often the store is asked whether another process has cancelled a run of this one, in seconds.
 
     Raises:
-        ConfigError: `store` is not a store.
+        ConfigError: `store` is not a store, or `poll` no time.
     """
 
-    def __init__(self, *, store: Store) -> None:
+    def __init__(self, *, store: Store, poll: float = POLL) -> None:
         if not hasattr(store, "write_soon"):
             raise ConfigError(f"Runtime takes a store, such as SqliteStore('shop.db'), not {store!r:.80}")
+        check_seconds("Runtime(poll=…)", poll)
         self.store = store
+        self._poll = poll
+        self._watch: Watch | None = None
         self.active: dict[str, RunReply] = {}
         self._tasks: TaskGroup | None = None
 
@@ -58,7 +63,7 @@ class Runtime(AsyncContextManagerMixin):
         except BaseExceptionGroup as group:
             raise_single(group)
         finally:
-            self._tasks = None
+            self._tasks = self._watch = None
 
     @asynccontextmanager
     async def session(self, id: str, plan: Plan) -> AsyncGenerator[Session, None]:  # noqa: A002 - the field's name
@@ -90,6 +95,40 @@ class Runtime(AsyncContextManagerMixin):
         _check_id(new)
         await self.store.fork(session, new, at=at)
 
+    async def cancel(
+        self,
+        session: str,
+        *,
+        reason: str | None = None,
+        timeout: float = CANCEL_TIMEOUT,  # noqa: ASYNC109 - not an error then, but an answer
+    ) -> bool:
+        """Cut a session's run, whichever process drives it: what was said is kept, open calls are closed.
+
+        The process that drives it looks for this in intervals, `Runtime(poll=…)`. A `cancel` row says in the session's
+        history who cut, and why. Without a run there is nothing to cut, and a later run is not touched.
+
+        Args:
+            session: The session's id.
+            reason: Why; for whoever reads the history.
+            timeout: Longest wait for the end, in seconds.
+
+        Returns:
+            Whether the run is over. If not, its process was killed or hangs; the session's next run closes it.
+
+        Raises:
+            ConfigError: The timeout is no time, or the reason no text.
+            StoreError: The store cannot be read or written.
+        """
+        check_seconds("cancel(timeout=…)", timeout)
+        message = cancel_message(reason)
+        reply = self.active.get(session)
+        with move_on_after(timeout):
+            if reply is None:
+                await cancel_elsewhere(self.store, session, message, poll=self._poll)
+                return True
+            await reply.cancel(message)
+        return reply is not None and reply.done
+
     async def _close_runs(self) -> None:
         """Close every run, also after one of them failed to close."""
         async with AsyncExitStack() as stack:
@@ -105,6 +144,8 @@ class Runtime(AsyncContextManagerMixin):
         active = self.active.setdefault(session, reply)
         if active is not reply:
             raise SessionBusy(f"session {session!r} has an active run in this process; wait for it or cancel it")
+        self._watch = self._watch or Watch(self, self._poll)
+        self._watch.wake()
 
     def release(self, session: str, reply: RunReply) -> None:
         """Take a reply back that has ended."""

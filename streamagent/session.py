@@ -16,6 +16,7 @@ from .message import new_id as mint_id
 from .protocols import Stream
 from .run import Plan
 from .structured import Output, StructuredReply, as_output
+from .watch import CANCEL_TIMEOUT
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -155,10 +156,14 @@ class Session(ObjectStream[Message]):
         """Say that nothing more will be sent; `receive` ends when everything is answered."""
         self._serve().end()
 
-    async def cancel(self) -> None:
-        """Cut the session's active run, whoever drives it: what was said is kept, open calls are closed."""
-        if reply := self._runtime.active.get(self.id):
-            await reply.cancel()
+    async def cancel(
+        self,
+        *,
+        reason: str | None = None,
+        timeout: float = CANCEL_TIMEOUT,  # noqa: ASYNC109 - not an error then, but an answer
+    ) -> bool:
+        """Cut the session's active run, whoever drives it, also in another process; see `Runtime.cancel`."""
+        return await self._runtime.cancel(self.id, reason=reason, timeout=timeout)
 
     def history(self, *, after: int = 0) -> Stream:
         """Read the stored messages, with bounded memory; close it, or read it to its end.

@@ -45,8 +45,14 @@ _STOPS: dict[Cause, dict[str, Any]] = {
 }
 
 
-async def settle(
-    store: Store, session: str, *, fence: int, cause: Cause, outcomes: Mapping[str, Message] | None = None
+async def settle(  # noqa: PLR0913 - all but two by keyword
+    store: Store,
+    session: str,
+    *,
+    fence: int,
+    cause: Cause,
+    outcomes: Mapping[str, Message] | None = None,
+    by: Message | None = None,
 ) -> list[Message]:
     """Close what a run left open.
 
@@ -56,6 +62,7 @@ async def settle(
         fence: The writer's fence.
         cause: Why the run is over; a fork's own reason, as long as nothing was written to it, is `forked`.
         outcomes: Results of finished calls that were not stored, by the call's message id.
+        by: The `cancel` that ended the run, if it is not in the inbox.
 
     Returns:
         The rows that were added, with their sequence; the closing fragments of cut messages among them.
@@ -64,9 +71,17 @@ async def settle(
     rows = closings(left, "forked" if left.forked else cause, outcomes or {})
     if not rows:
         return []
+    sent = await _cancels(store, session, fence=fence) if cause == "aborted" else []
+    rows = rows if by is None else [by, *rows]
     sequences = await store.write(session, rows, fence=fence)
     numbered = zip(rows, sequences, strict=True)
-    return [replace(row, session=session, sequence=sequence) for row, sequence in numbered]
+    return [*sent, *(replace(row, session=session, sequence=sequence) for row, sequence in numbered)]
+
+
+async def _cancels(store: Store, session: str, *, fence: int) -> list[Message]:
+    """Admit what other processes have sent to cut this run."""
+    ids = [message.id for message in await store.inbox(session) if message.type == "cancel"]
+    return await store.admit(session, fence=fence, limit=len(ids), ids=ids) if ids else []
 
 
 def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message]) -> list[Message]:

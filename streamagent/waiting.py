@@ -7,16 +7,77 @@ from one timer a stream and `Task.cancel` with `Task.uncancel`, as in `asyncio.t
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from time import monotonic
+from types import coroutine
+from typing import Any, TypeVar
 
-from anyio import CancelScope
+from anyio import CancelScope, current_effective_deadline
 
 T = TypeVar("T")
 
+logger = logging.getLogger("streamagent")
+
 AGAIN = 0.1  # seconds after which a wait that swallowed its end is ended again
+GRACE = 1.0  # seconds for what is waited for to end when the wait is ended; then it is left
+UNWINDING = 100  # awaits on the way out that are cut short, one for each `async with` or `finally` that waits
+
+
+@coroutine
+def leaving(awaitable: Awaitable[T], cancelled: Callable[[], bool], grace: float) -> Generator[Any, Any, T]:
+    """Await something, and leave it when it goes on for too long after it was cancelled.
+
+    It steps the coroutine as an event loop does, so it has the word each time that one is resumed. What is left is told
+    to end (`GeneratorExit`, as a closed generator gets) and is never resumed again. Out of its reach is what is not
+    resumed at all: a wait in a shield.
+
+    Args:
+        awaitable: What to await.
+        cancelled: Tells whether its end is wanted; asked only when it was resumed by an exception.
+        grace: How long it may go on then, in seconds.
+    """
+    steps: Any = awaitable.__await__()
+    error: BaseException | None = None
+    since: float | None = None
+    try:
+        trap = steps.send(None)
+        while True:
+            try:
+                value = yield trap
+            except BaseException as thrown:  # noqa: BLE001 - it is thrown on
+                error = thrown
+                trap = steps.throw(thrown)
+            else:
+                error = getattr(value, "error", error)  # trio does not throw, it sends an `outcome.Error`
+                trap = steps.send(value)
+            if error is None:
+                continue
+            if not cancelled():
+                error = since = None
+            elif since is None:
+                since = monotonic()
+            elif monotonic() - since > grace:
+                break
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    try:
+        _close(steps)
+        raise error
+    finally:
+        del error  # its traceback holds this frame
+
+
+def _close(steps: Any) -> None:
+    for _ in range(UNWINDING):
+        try:
+            steps.throw(GeneratorExit())
+        except BaseException:  # noqa: BLE001 - it has ended; how does not matter any more
+            return
+    logger.warning("something that was cancelled goes on whatever is done, and was abandoned: %r", steps)
 
 
 class Interrupted(Exception):
@@ -73,7 +134,7 @@ class _ScopeWaiter(Waiter):
     async def wait(self, awaitable: Awaitable[T], *, deadline: float = math.inf) -> T:
         try:
             with CancelScope(deadline=deadline) as self._scope:
-                return await awaitable
+                return await leaving(awaitable, _is_cancelled, GRACE)
         finally:
             self._scope = None
         raise Interrupted
@@ -84,6 +145,10 @@ class _ScopeWaiter(Waiter):
 
     def close(self) -> None:
         """Nothing is held between waits."""
+
+
+def _is_cancelled() -> bool:
+    return current_effective_deadline() == -math.inf
 
 
 class _TaskWaiter(Waiter):
@@ -106,7 +171,7 @@ class _TaskWaiter(Waiter):
         if deadline < math.inf and (self._timer is None or deadline < self._timer.when()):
             self._set_timer(deadline)
         try:
-            return await awaitable
+            return await leaving(awaitable, self._is_cancelled, GRACE)
         except asyncio.CancelledError:
             if self._cuts and task is not None and task.cancelling() <= self._cuts:
                 raise Interrupted from None
@@ -127,6 +192,9 @@ class _TaskWaiter(Waiter):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _is_cancelled(self) -> bool:
+        return self._task is not None and self._task.cancelling() > 0
 
     def _check(self) -> None:
         """Look whether the wait is over time; one timer serves many waits, so most often it is not."""

@@ -89,7 +89,8 @@ class Attempt:
     async def aclose(self) -> None:
         """Close the provider's stream."""
         self._waiter.close()
-        await self._chunks.aclose()
+        if not getattr(self._chunks, "ag_running", False):  # else it was left in the middle of a wait
+            await self._chunks.aclose()
 
     async def _next(self) -> list[Message]:
         now = anyio.current_time()

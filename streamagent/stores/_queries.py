@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,6 +28,11 @@ END = (1 << 63) - 1  # the largest integer of SQLite
 
 _PAGE = select_messages("sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?")
 _INBOX = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid")
+# Session by session, by the partial index: what waits in sessions that nobody asks for costs nothing.
+_WAITING = """
+    SELECT DISTINCT messages.session FROM json_each(?) AS asked CROSS JOIN messages ON messages.session = asked.value
+    WHERE tenant = ? AND state = 'inbox' AND state <> 'closed' AND messages.type = ?
+"""
 _LEFT = select_messages("state = ? AND state <> 'closed' ORDER BY sequence")
 _LAST = select_messages("sequence <= ? ORDER BY sequence DESC LIMIT 1")
 _FORKED = "SELECT 1 FROM leases WHERE tenant = ? AND session = ? AND prev IS NOT NULL"
@@ -139,6 +145,11 @@ def read_inbox(db: Connection, tenant: str, session: str) -> list[Message]:
     with snapshot(db):
         rows = [to_row(values) for values in db.execute(_INBOX, (tenant, session))]
         return [with_content(db, tenant, session, row).message(session) for row in rows]
+
+
+def read_waiting(db: Connection, tenant: str, sessions: Collection[str], type_: str) -> set[str]:
+    """Find the sessions in whose inbox a message of a type waits."""
+    return {session for [session] in db.execute(_WAITING, (json.dumps([*sessions]), tenant, type_))}
 
 
 def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:

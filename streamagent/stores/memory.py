@@ -76,6 +76,11 @@ class MemoryStore(Store):
         """Give the oldest waiting messages their sequence; see `Store`."""
         return [row.message(session) for row in self._peek(session).admit(fence=fence, limit=limit, ids=ids)]
 
+    async def waiting(self, sessions: Collection[str], type: str) -> set[str]:  # noqa: A002 - the field's name
+        """Tell which of these sessions have such a message in their inbox; see `Store`."""
+        inboxes = ((session, self._peek(session).inbox.values()) for session in sessions)
+        return {session for session, inbox in inboxes if any(row.type == type for row in inbox)}
+
     async def unfinished(self, session: str) -> Unfinished:
         """Return what a run that ended badly left open; see `Store`."""
         ledger = self._peek(session)

@@ -27,6 +27,7 @@ from ._queries import (
     read_tally,
     read_unfinished,
     read_usage,
+    read_waiting,
     to_info,
 )
 
@@ -181,6 +182,12 @@ class SqliteStore(Store):
             session, lambda ledger: ledger.admit(fence=fence, limit=limit, ids=ids)
         )
         return [row.message(session) for row in rows]
+
+    async def waiting(self, sessions: Collection[str], type: str) -> set[str]:  # noqa: A002 - the field's name
+        """Tell which of these sessions have such a message in their inbox; see `Store`."""
+        for session in sessions:
+            check_name("session", session)
+        return await self._call(read_waiting, self.tenant, sessions, type)
 
     async def unfinished(self, session: str) -> Unfinished:
         """Return what a run that ended badly left open; see `Store`."""
