@@ -1,0 +1,130 @@
+"""Ending runs from outside: `cancel`, which reaches other processes, and the task of a runtime that looks for it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from anyio import Event, current_time, sleep
+
+from .errors import ConfigError, StoreError
+from .message import Message, clean_text
+from .protocols import Store
+
+if TYPE_CHECKING:
+    from .driver import RunReply
+    from .run import Run
+    from .runtime import Runtime
+    from .settle import Cause
+
+logger = logging.getLogger("streamagent")
+
+POLL = 0.25  # seconds: a cancel from another process feels prompt, and 4 questions a second are no load
+CANCEL_TIMEOUT = 30.0  # seconds: twice what a run takes to end when everything in it is stuck
+
+
+class Watch:
+    """Ends the runs of a runtime that were cancelled in another one, and those that nobody reads at their deadline.
+
+    One task asks one question for all active sessions in each interval; without active sessions it sleeps.
+
+    Args:
+        runtime: Whose runs.
+        poll: Time between two looks, in seconds.
+    """
+
+    def __init__(self, runtime: Runtime, poll: float) -> None:
+        self._runtime = runtime
+        self._poll = poll
+        self._wanted = Event()
+        self._blind = False
+        runtime.tasks.start_soon(self._serve, name="streamagent watch")
+
+    def wake(self) -> None:
+        """Say that a session is active."""
+        self._wanted.set()
+
+    async def _serve(self) -> None:
+        while True:
+            await self._wanted.wait()
+            while self._runtime.active:
+                await sleep(self._poll)
+                await self._look()
+            self._wanted = Event()
+
+    async def _look(self) -> None:
+        runs = {session: run for session, reply in self._runtime.active.items() if (run := reply.running)}
+        now = current_time()
+        for session, run in runs.items():
+            if run.deadline <= now:
+                self._end(session, run, "deadline")
+        # A run that begins meanwhile is none of these: what waits may be older than that run.
+        for session in await self._cancelled(runs):
+            self._end(session, runs[session], "aborted")
+
+    async def _cancelled(self, runs: dict[str, Run]) -> set[str]:
+        try:
+            found = await self._runtime.store.waiting(runs, "cancel") if runs else set()
+        except StoreError:
+            if not self._blind:  # once, not four times a second
+                logger.exception("cannot see whether runs were cancelled in other processes")
+            self._blind = True
+            return set()
+        self._blind = False
+        return found
+
+    def _end(self, session: str, run: Run, cause: Cause) -> None:
+        reply = self._runtime.active.get(session)
+        if reply is not None and reply.running is run:
+            self._runtime.tasks.start_soon(_cut, reply, session, cause)
+
+
+async def _cut(reply: RunReply, session: str, cause: Cause) -> None:
+    try:
+        await reply.cut(cause)
+    except Exception:  # stages are foreign code, and nobody is here to take what their closing raises
+        logger.exception("session %s: its run did not end well", session)
+
+
+def cancel_message(reason: str | None) -> Message:
+    """Make what asks for the end of a run.
+
+    Raises:
+        ConfigError: The reason is no text.
+    """
+    if not isinstance(reason, str | None):
+        raise ConfigError(f"cancel(reason=…) takes text, not {reason!r:.80}")
+    return Message(role="user", type="cancel", query=None if reason is None else {"reason": clean_text(reason)})
+
+
+async def cancel_elsewhere(store: Store, session: str, message: Message, *, poll: float) -> None:
+    """Ask for the end of a run of another process, and return when it is over: at once where nothing ever ran."""
+    last = (await store.unfinished(session)).last
+    if last is None:
+        return
+    if not await store.waiting([session], "cancel"):  # one is enough, however often it is asked
+        await store.enqueue(session, message)
+    over = False
+    while not over:
+        await sleep(poll)
+        over = await _is_over(store, session, last.sequence or 0)
+
+
+async def _is_over(store: Store, session: str, since: int) -> bool:
+    """Tell whether the run that was active after row `since` has ended, though the next one may be active."""
+    if (await store.unfinished(session)).at_rest:
+        return True
+    async with aclosing(store.read(session, after=since)) as rows:
+        return any([row.is_final async for row in rows])
+
+
+def check_seconds(name: str, value: float) -> None:
+    """Refuse what is no time.
+
+    Raises:
+        ConfigError: It is no number above 0, or without end.
+    """
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} takes seconds above 0, not {value!r:.80}")
