@@ -26,13 +26,12 @@ GRACE = 1.0  # seconds for what is waited for to end when the wait is ended; the
 UNWINDING = 100  # awaits on the way out that are cut short, one for each `async with` or `finally` that waits
 
 
-@coroutine
-def leaving(awaitable: Awaitable[T], cancelled: Callable[[], bool], grace: float) -> Generator[Any, Any, T]:
+async def leaving(awaitable: Awaitable[T], cancelled: Callable[[], bool], grace: float) -> T:
     """Await something, and leave it when it goes on for too long after it was cancelled.
 
-    It steps the coroutine as an event loop does, so it has the word each time that one is resumed. What is left is told
-    to end (`GeneratorExit`, as a closed generator gets) and is never resumed again. Out of its reach is what is not
-    resumed at all: a wait in a shield.
+    It steps the coroutine as an event loop does, so it has the word each time that one is resumed. What is left ends by
+    an exception of its own, is never resumed again, and what it waits for on its way out is not waited for. Out of
+    reach is what is not resumed at all: a wait in a shield.
 
     Args:
         awaitable: What to await.
@@ -40,11 +39,22 @@ def leaving(awaitable: Awaitable[T], cancelled: Callable[[], bool], grace: float
         grace: How long it may go on then, in seconds.
     """
     steps: Any = awaitable.__await__()
+    try:
+        trap = steps.send(None)
+    except StopIteration as end:
+        result: T = end.value
+    else:
+        result = await _resumed(steps, trap, cancelled, grace)
+    return result
+
+
+@coroutine
+def _resumed(steps: Any, trap: Any, cancelled: Callable[[], bool], grace: float) -> Generator[Any, Any, Any]:
+    """Step what has begun to wait, until its end or until it is left."""
     error: BaseException | None = None
     since: float | None = None
     try:
-        trap = steps.send(None)
-        while True:
+        while since is None or monotonic() - since <= grace:
             try:
                 value = yield trap
             except BaseException as thrown:  # noqa: BLE001 - it is thrown on
@@ -53,28 +63,26 @@ def leaving(awaitable: Awaitable[T], cancelled: Callable[[], bool], grace: float
             else:
                 error = getattr(value, "error", error)  # trio does not throw, it sends an `outcome.Error`
                 trap = steps.send(value)
-            if error is None:
-                continue
-            if not cancelled():
+            if error is not None and cancelled():
+                since = since or monotonic()
+            else:
                 error = since = None
-            elif since is None:
-                since = monotonic()
-            elif monotonic() - since > grace:
-                break
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    try:
         _close(steps)
-        raise error
+        raise error or Interrupted
+    except StopIteration as end:
+        return end.value
     finally:
         del error  # its traceback holds this frame
+
+
+class _Left(BaseException):
+    """Ends what is left; unlike `GeneratorExit` it passes through generators that iterate generators (bpo-35409)."""
 
 
 def _close(steps: Any) -> None:
     for _ in range(UNWINDING):
         try:
-            steps.throw(GeneratorExit())
+            steps.throw(_Left())
         except BaseException:  # noqa: BLE001 - it has ended; how does not matter any more
             return
     logger.warning("something that was cancelled goes on whatever is done, and was abandoned: %r", steps)
@@ -171,7 +179,14 @@ class _TaskWaiter(Waiter):
         if deadline < math.inf and (self._timer is None or deadline < self._timer.when()):
             self._set_timer(deadline)
         try:
-            return await leaving(awaitable, self._is_cancelled, GRACE)
+            steps: Any = awaitable.__await__()
+            try:
+                trap = steps.send(None)
+            except StopIteration as end:  # as `leaving` does; its own frame would cost as much again
+                result: T = end.value
+            else:
+                result = await _resumed(steps, trap, self._is_cancelled, GRACE)
+            return result  # noqa: TRY300 - a value that came in spite of the end is one
         except asyncio.CancelledError:
             if self._cuts and task is not None and task.cancelling() <= self._cuts:
                 raise Interrupted from None
