@@ -1,4 +1,4 @@
-"""`streamagent sessions`: look at what is stored."""
+"""`streamagent sessions`: look at what is stored, and cut what runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from streamagent.watch import CANCEL_TIMEOUT
 
 from .escape import compact, printable, shorten
 from .exits import exit_codes, fail
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-sessions = typer.Typer(no_args_is_help=True, help="List, show, fork and delete stored sessions.", rich_markup_mode=None)
+sessions = typer.Typer(
+    no_args_is_help=True, help="List, show, fork, cancel and delete stored sessions.", rich_markup_mode=None
+)
 
 Database = Annotated[str, typer.Option("--db", envvar="STREAMAGENT_DB", help="The sessions' SQLite file.")]
 Id = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
@@ -92,6 +96,33 @@ def fork(
     forked = _with_store(db, work, read_only=False)
     with writing():
         typer.echo(printable(forked))
+
+
+@sessions.command()
+def cancel(
+    session: Id,
+    *,
+    reason: Annotated[
+        str | None, typer.Option(help="Why; it stands in the session's rows.", show_default=False)
+    ] = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest wait for the end.")] = CANCEL_TIMEOUT,
+    db: Database = DEFAULT_DB,
+) -> None:
+    """Cut the answer that a session is giving, in whatever process; what was said is kept. Returns when it is over."""
+
+    async def work(store: Store) -> bool | None:
+        from streamagent.runtime import Runtime
+
+        known = (await store.unfinished(session)).last is not None
+        return await Runtime(store=store).cancel(session, reason=reason, timeout=timeout) if known else None
+
+    over = _with_store(db, work, read_only=False)
+    _require(over is not None, session, db)
+    if not over:
+        raise fail(
+            f"session {session!r} did not end within {timeout:g} s: its process was killed, or hangs; "
+            "the session's next prompt closes what is open"
+        )
 
 
 @sessions.command()

@@ -66,6 +66,16 @@ def test_a_running_session_is_shown_from_another_process(tmp_path):
     assert "tell me a story" in shown.stdout
 
 
+def test_a_running_session_is_cancelled_from_another_process(tmp_path):
+    process = start_story(tmp_path)
+    cut = call("sessions", "cancel", "a", "--reason", "bedtime", cwd=tmp_path)
+    _, errors = process.communicate(timeout=30)
+    assert (cut.returncode, cut.stdout, cut.stderr) == (0, "", "")
+    assert (process.returncode, errors) == (1, "ended: aborted\n")
+    assert cut_marks("a") == [("text", None), ("text", "aborted"), ("cancel", None), ("stop", None)]
+    assert rows("a")[2]["query"] == {"reason": "bedtime"}
+
+
 def test_after_a_kill_the_answer_is_marked_and_the_next_prompt_is_answered(tmp_path):
     process = start_story(tmp_path)
     process.kill()

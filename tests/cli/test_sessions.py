@@ -128,7 +128,31 @@ def test_a_session_with_forks_is_not_deleted():
     assert "forks ('b'); delete them first" in result.stderr
 
 
-@pytest.mark.parametrize("args", [["show", "nobody"], ["delete", "nobody"]])
+def test_a_cancel_without_a_run_waits_for_nothing():
+    invoke("run", "hi", "--session", "a")
+    result = invoke("sessions", "cancel", "a")
+    assert (result.exit_code, result.output) == (0, "")
+    assert invoke("run", "and now", "--session", "a").stdout == "This is a mock answer to: and now\n"
+
+
+def test_a_cancel_of_a_run_whose_process_was_killed_says_so():
+    async def work(store):
+        await store.write("a", [Message(content="half", more=True)], fence=await store.acquire("a"))
+
+    fill(work)
+    result = invoke("sessions", "cancel", "a", "--timeout", "0.1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "session 'a' did not end within 0.1 s" in result.stderr
+
+
+def test_a_timeout_that_is_no_time_is_a_wrong_use():
+    invoke("run", "hi", "--session", "a")
+    result = invoke("sessions", "cancel", "a", "--timeout", "0")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "timeout" in result.stderr
+
+
+@pytest.mark.parametrize("args", [["show", "nobody"], ["cancel", "nobody"], ["delete", "nobody"]])
 def test_an_unknown_session_is_an_error(args):
     invoke("run", "hi", "--session", "a")
     result = invoke("sessions", *args)
@@ -136,7 +160,7 @@ def test_an_unknown_session_is_an_error(args):
     assert "there is no session 'nobody'" in result.stderr
 
 
-@pytest.mark.parametrize("args", [["list"], ["show", "a"], ["fork", "a"], ["delete", "a"]])
+@pytest.mark.parametrize("args", [["list"], ["show", "a"], ["fork", "a"], ["cancel", "a"], ["delete", "a"]])
 def test_a_database_that_does_not_exist_is_an_error_and_is_not_made(args):
     result = invoke("sessions", *args, "--db", "nothing.db")
     assert (result.exit_code, result.stdout) == (1, "")

@@ -313,6 +313,18 @@ class StoreContract:
             await store.enqueue("s", prompt)
         await store.enqueue("other", prompt)
 
+    async def test_which_of_some_sessions_have_a_message_of_a_type_in_their_inbox(self, store):
+        for session in ("a", "b", "c"):
+            await store.enqueue(session, Message.user("hi"))
+        for session in ("b", "c", "c", "not asked for"):
+            await store.enqueue(session, Message(role="user", type="cancel"))
+        assert await store.waiting(["a", "b", "c", "nobody", 'odd "’ % id'], "cancel") == {"b", "c"}
+        assert await store.waiting({"a", "b"}, "text") == {"a", "b"}
+        assert await store.waiting([], "cancel") == set()
+        await store.admit("c", fence=await store.acquire("c"), limit=9)
+        assert await store.waiting([f"{n}" for n in range(2000)] + ["b", "c"], "cancel") == {"b"}
+        assert [info.id async for info in store.sessions() if info.id == "nobody"] == []
+
     async def test_the_inbox_takes_no_fragments(self, store):
         with pytest.raises(MessageError, match="whole"):
             await store.enqueue("s", Message(role="user", content="h", more=True))

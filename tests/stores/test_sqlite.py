@@ -105,8 +105,12 @@ class TestTables:
 
         async with SqliteStore(path):
             pass
-        for query, last in ((_queries._LEFT, "open"), (_queries._INBOX, None), (_tables._WAITING, 1)):
-            args = ["default", "s", *([] if last is None else [last])]
+        for query, args in (
+            (_queries._LEFT, ["default", "s", "open"]),
+            (_queries._INBOX, ["default", "s"]),
+            (_queries._WAITING, ['["s"]', "default", "cancel"]),
+            (_tables._WAITING, ["default", "s", 1]),
+        ):
             [plan, *shared] = [
                 row[3] for row in ask(path, f"EXPLAIN QUERY PLAN {query}", *args) if "messages" in row[3]
             ]
@@ -123,6 +127,7 @@ class TestTables:
             assert (list(left.open), list(left.calls), left.last) == ([], [], None)
             assert await rows(two) == []
             assert await two.inbox("s") == []
+            assert (await one.waiting(["s"], "text"), await two.waiting(["s"], "text")) == ({"s"}, set())
             assert await two.tally("s") == {}
             assert [info async for info in two.sessions()] == []
             assert await two.delete("s") is False
