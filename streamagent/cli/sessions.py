@@ -102,9 +102,7 @@ def fork(
 def cancel(
     session: Id,
     *,
-    reason: Annotated[
-        str | None, typer.Option(help="Why; it stands in the session's rows.", show_default=False)
-    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; it is kept with the rows.", show_default=False)] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest wait for the end.")] = CANCEL_TIMEOUT,
     db: Database = DEFAULT_DB,
 ) -> None:
