@@ -22,7 +22,7 @@ LAYERS = [
     {"protocols"},
     {"hooks"},
     {"_core", "reply"},
-    {"structured", "attachments"},
+    {"structured", "attachments", "approvals"},
     BESIDE,
     *({part} for part in COLUMN),
     {"agent"},
