@@ -124,7 +124,7 @@ async def decide(store: Store, session: str, verdict: Verdict) -> None:
     """
     said = {
         "approval": verdict.approval,
-        "decision": "approve" if verdict.approve else "reject",
+        "decision": "edit" if verdict.args is not None else "approve" if verdict.approve else "reject",
         "args": verdict.args,
         "always": verdict.always,
         "by": verdict.by,

@@ -23,6 +23,7 @@ LAYERS = [
     {"hooks"},
     {"_core", "reply"},
     {"structured", "attachments", "approvals"},
+    {"approval_views"},
     BESIDE,
     *({part} for part in COLUMN),
     {"agent"},

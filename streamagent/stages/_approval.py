@@ -47,7 +47,7 @@ class Gate:
     def rejection(self, decision: Message | None) -> Output | None:
         """Make the result of a call that somebody rejected."""
         said = (decision.query or {}) if decision is not None else {}
-        if decision is None or said.get("decision") == "approve":
+        if decision is None or said.get("decision") in ("approve", "edit"):
             return None
         self.denied.add(str(said.get("digest")))
         return Output(
@@ -87,7 +87,7 @@ def _is_approved(said: Mapping[str, Any], now: Mapping[str, Any], *, replaced: b
     """Tell whether what would run was approved: the tool as it was, and the arguments, or those given instead."""
     if said.get("version") != now["version"]:
         return False
-    return not replaced if said.get("args") is not None else said.get("digest") == now["digest"]
+    return not replaced if said["decision"] == "edit" else said.get("digest") == now["digest"]
 
 
 def _request(asked: Asked) -> Message:

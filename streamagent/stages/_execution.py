@@ -139,16 +139,16 @@ class Execution:
         """Find the tool, prepare and validate the arguments, ask the hook and whoever has to approve the call."""
         query = self.call.query or {}
         tool = self._tool(query)
-        edited = (self._decision.query or {}).get("args") if self._decision is not None else None
-        arguments = edited if edited is not None else query.get("args") or {}
+        said = (self._decision.query or {}) if self._decision is not None else {}
+        arguments = (said if said.get("decision") == "edit" else query).get("args") or {}
         if prepare := getattr(tool, "prepare", None):
             arguments = await settled(prepare(arguments))
         call = ToolCall(id=self.call.id, tool=tool.spec.name, args=arguments, context=self._context(query))
-        said: Decision | None = await settled(self._options.before(call)) if self._options.before else None
-        if said is not None and said.block is not None:
-            return Output(said.block or BLOCKED, is_error=True, terminate=said.terminate)
-        replaced = said is not None and said.args is not None
-        call = replace(call, args=said.args) if said is not None and said.args is not None else call
+        hook: Decision | None = await settled(self._options.before(call)) if self._options.before else None
+        if hook is not None and hook.block is not None:
+            return Output(hook.block or BLOCKED, is_error=True, terminate=hook.terminate)
+        replaced = hook is not None and hook.args is not None
+        call = replace(call, args=hook.args) if hook is not None and hook.args is not None else call
         asked = Asked(tool=tool, call=call, message=self.call, replaced=replaced, decision=self._decision)
         verdict = await self._gate.judge(asked)
         if not isinstance(verdict, str | None):

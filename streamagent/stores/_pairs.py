@@ -9,14 +9,14 @@ from streamagent.errors import ApprovalGone, ApprovalNotFound
 from streamagent.message import Message
 from streamagent.records import Unfinished
 
-from ._codec import decode_query, encode_query, merge_queries
+from ._codec import decode_query, encode_query
 
 if TYPE_CHECKING:
     from ._ledger import Row
 
 PAIRED = frozenset({"tool_call", "tool_result", "approval"})
-_OF_REQUEST = ("call", "tool", "digest", "version")  # what a decision repeats of what it decides
-_SUBSTANCE = ("approval", "decision", "args", "always")  # what makes a decision another one
+_OF_REQUEST = ("call", "tool", "id", "args", "digest", "version")  # what a decision repeats of what it decides
+_SUBSTANCE = ("approval", "decision", "always")  # what makes a decision another one, beside the arguments of an edit
 
 
 def waits(kind: str, query: Mapping[str, Any]) -> bool:
@@ -65,7 +65,9 @@ def substance(row: Row) -> tuple[object, ...]:
     """Return what two rows under one client key must have in common; who decides does not make another decision."""
     query = row.facts
     if row.type == "approval":
-        query = {key: (query or {}).get(key) for key in _SUBSTANCE}
+        said = query or {}
+        kept = (*_SUBSTANCE, "args") if said.get("decision") == "edit" else _SUBSTANCE
+        query = {key: said.get(key) for key in kept}
     return row.role, row.type, "".join(row.pieces), query
 
 
@@ -88,4 +90,4 @@ def bind(decision: Row, request: Row | None) -> None:
             "or the conversation went on; nothing was executed for this decision"
         )
     known = {key: asked[key] for key in _OF_REQUEST if key in asked}
-    decision.query = merge_queries(decision.query, encode_query(known))
+    decision.query = encode_query(known | said)
