@@ -11,9 +11,10 @@ import anyio
 from streamagent import Agent, Session, tool
 
 PROMPT = "Refund 250 euros for order A17, please."
+SMALL = 100  # euros, which need no approval
 
 
-@tool(requires_approval=lambda args: args["amount"] > 100)
+@tool(requires_approval=lambda args: args["amount"] > SMALL)
 def refund(order: str, amount: float) -> str:
     """Give a customer the money back.
 
