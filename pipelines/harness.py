@@ -16,7 +16,7 @@ PROMPT = "Do you have a blue mug?"
 CATALOG = Path(__file__).with_name("products.json")
 
 
-async def retrieve(prompt: Message, run: RunContext) -> str | None:
+async def retrieve(prompt: Message, _run: RunContext) -> str | None:
     """Find the products that the prompt names: any search will do, a database or an index of vectors."""
     words = set(re.findall(r"\w{3,}", prompt.content.lower()))
     products = json.loads(await anyio.Path(CATALOG).read_text())
