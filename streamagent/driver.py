@@ -13,6 +13,7 @@ from .errors import LeaseLost, SessionBusy, StoreError
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
 from .protocols import Stream
+from .records import NOTHING, Unfinished
 from .reply import Reply
 from .run import Plan, Run, RunTasks
 from .settle import Cause, settle
@@ -79,9 +80,10 @@ class RunReply(Reply):
 
     @property
     def running(self) -> Run | None:
-        """The run that a `cancel` would cut: its prompt was admitted, and nothing has ended it yet."""
+        """The run that a `cancel` would cut: it has begun, and nothing has ended it yet."""
         run = self._run
-        return run if run is not None and run.prompt and not (self._cause or self._finishing) else None
+        begun = run is not None and (run.prompt or run.resumed)
+        return run if begun and not (self._cause or self._finishing) else None
 
     async def __anext__(self) -> Message:
         if self.driven:
@@ -175,18 +177,32 @@ class RunReply(Reply):
         if plan.timeout is not None:
             self._deadline = current_time() + plan.timeout
         fence = await store.acquire(session)
-        self._rows.extend(await settle(store, session, fence=fence, cause="crashed"))
-        self._run = Run(session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline)
+        left = await store.unfinished(session)
+        if left.approvals and await self._goes_on(left):
+            self._rows.extend(await settle(store, session, fence=fence, cause="superseded", left=left))
+            left = NOTHING
+        else:
+            self._rows.extend(await settle(store, session, fence=fence, cause="crashed", left=left))
+        self._run = Run(
+            session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline, left=left
+        )
         self._chain = await self._run.open()
+
+    async def _goes_on(self, left: Unfinished) -> bool:
+        """Tell whether a prompt is asked over calls that wait, when nothing was decided about them."""
+        if self._prompt is None:
+            return False
+        waiting = {request.id for request in left.approvals}
+        inbox = await self._runtime.store.inbox(self._session)
+        return not any((message.query or {}).get("approval") in waiting for message in inbox)
 
     async def _replay(self, prompt: Message) -> Chain:
         """Show a prompt and its stored answer, by the stages that change what is shown."""
 
         async def until_next_prompt(stream: Stream) -> Stream:
             async for message in stream:
-                query = message.query or {}
-                asked = message.role in ("user", "system") and message.type != "cancel" and "feedback" not in query
-                if asked and message.sequence != prompt.sequence:
+                said = message.role in ("user", "system") and message.type not in ("approval", "cancel")
+                if said and "feedback" not in (message.query or {}) and message.sequence != prompt.sequence:
                     return
                 yield message
 
@@ -204,7 +220,7 @@ class RunReply(Reply):
     async def _next_run(self) -> None:
         """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
         run, prompt = self._run, self._prompt
-        if run is None or prompt is None or run.prompt in (None, prompt.id):
+        if run is None or prompt is None or (run.prompt in (None, prompt.id) and not run.resumed):
             await self._finish("ended")
             return
         self._between = True  # whoever cuts it now leaves the rest to the task that reads

@@ -14,13 +14,14 @@ from .protocols import Model, ModelSettings
 T = TypeVar("T")
 Maybe: TypeAlias = Awaitable[T] | T
 Drain = Literal["one_at_a_time", "all"]
-Lane = Literal["prompt", "steer", "follow_up", "cancel"]
+Lane = Literal["prompt", "steer", "follow_up", "decision", "cancel"]
+_LANES: dict[str, Lane] = {"approval": "decision", "cancel": "cancel"}  # of types that have one of their own
 
 
 def lane_of(message: Message) -> Lane:
     """Tell which lane of the inbox a message waits in."""
-    lane: Lane = "cancel" if message.type == "cancel" else (message.query or {}).get("lane", "prompt")
-    return lane
+    lane: Lane = (message.query or {}).get("lane", "prompt")
+    return _LANES.get(message.type, lane)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from .hooks import Drain, Hooks, Lane, Maybe, lane_of, settled
 from .message import Message
 from .protocols import Store
 
+_SILENT: frozenset[Lane] = frozenset({"decision", "cancel"})  # lanes of what is no prompt
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbox:
@@ -33,16 +35,22 @@ class Inbox:
     async def first(self) -> list[Message]:
         """Admit the prompt that waits longest, and the steering messages that came before the run.
 
-        A `cancel` that came before the run was meant for an earlier one; it is admitted in silence.
+        Decisions that nothing waits for any more, and a `cancel` that was meant for an earlier run, are admitted with
+        it, for the record.
         """
         found = await self.store.inbox(self.session)
-        waiting = [message for message in found if lane_of(message) != "cancel"]
-        prompts = [message for message in waiting if lane_of(message) == "prompt"] or waiting
+        spoken = [message for message in found if lane_of(message) not in _SILENT]
+        prompts = [message for message in spoken if lane_of(message) == "prompt"] or spoken
         if not prompts:
             return []
-        await self._admit([message for message in found if lane_of(message) == "cancel"])
-        steering = [message for message in waiting if lane_of(message) == "steer" and message is not prompts[0]]
+        steering = [message for message in spoken if lane_of(message) == "steer" and message is not prompts[0]]
+        await self._admit([message for message in found if lane_of(message) in _SILENT])
         return [*await self._admit([prompts[0]]), *await self._admit(_drain(steering, self.steering))]
+
+    async def decided(self) -> list[Message]:
+        """Admit decisions about calls that wait for an approval."""
+        waiting = await self.store.inbox(self.session)
+        return await self._admit([message for message in waiting if lane_of(message) == "decision"])
 
     async def steered(self) -> list[Message]:
         """Admit steering messages."""

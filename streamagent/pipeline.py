@@ -127,6 +127,7 @@ class BareRun:
     outcomes: dict[str, Message] = field(default_factory=dict)
     opened: tuple[Store, int] | None = None
     again: Message | None = None
+    decided: dict[str, Message] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:

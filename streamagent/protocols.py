@@ -239,12 +239,14 @@ class RunContext(Protocol):
         outcomes: Results of finished calls that were not yielded yet, by the call's message id: they are stored
             however the run ends.
         again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
+        decided: Calls that waited for an approval, by their message id: the decisions about them pass by next.
     """
 
     session: str
     deadline: float
     outcomes: dict[str, Message]
     again: Message | None
+    decided: dict[str, Message]
 
     @property
     def tasks(self) -> Tasks:

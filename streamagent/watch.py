@@ -12,6 +12,7 @@ from anyio import Event, current_time, sleep
 from .errors import ConfigError, StoreError
 from .message import Message, clean_text
 from .protocols import Store
+from .settle import settle
 
 if TYPE_CHECKING:
     from .driver import RunReply
@@ -100,22 +101,25 @@ def cancel_message(reason: str | None) -> Message:
 
 
 async def cancel_elsewhere(store: Store, session: str, message: Message, *, poll: float) -> None:
-    """Ask for the end of a run of another process, and return when it is over: at once where nothing ever ran."""
-    last = (await store.unfinished(session)).last
-    if last is None:
-        return
-    if not await store.waiting([session], "cancel"):  # one is enough, however often it is asked
+    """Ask for the end of a run of another process, and return when it is over: at once where nothing ever ran.
+
+    Nobody drives a run that is paused, so its end is written here.
+    """
+    left = await store.unfinished(session)
+    since = left.last.sequence or 0 if left.last else 0
+    over = left.last is None
+    if not (over or left.paused or await store.waiting([session], "cancel")):  # one is enough, whoever asks
         await store.enqueue(session, message)
-    over = False
-    while not over:
+    while not (over or left.paused):
         await sleep(poll)
-        over = await _is_over(store, session, last.sequence or 0)
+        left = await store.unfinished(session)
+        over = left.at_rest or await _has_ended(store, session, since)
+    if left.paused:
+        await settle(store, session, fence=await store.acquire(session), cause="aborted", by=message)
 
 
-async def _is_over(store: Store, session: str, since: int) -> bool:
-    """Tell whether the run that was active after row `since` has ended, though the next one may be active."""
-    if (await store.unfinished(session)).at_rest:
-        return True
+async def _has_ended(store: Store, session: str, since: int) -> bool:
+    """Tell whether the run that was active after row `since` has ended; the next one may be active."""
     async with aclosing(store.read(session, after=since)) as rows:
         return any([row.is_final async for row in rows])
 
