@@ -1,6 +1,7 @@
 """Cancelling: from any task, any runtime, and at any await."""
 
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from types import coroutine
 
 import anyio
@@ -9,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 import streamagent.watch
 from streamagent import Agent, Message, Runtime, SqliteStore, tool
-from streamagent.errors import ConfigError, StoreBusy
+from streamagent.errors import ApprovalGone, ConfigError, StoreBusy
 from streamagent.hooks import lane_of
 from streamagent.message import fold
 from streamagent.stores.memory import MemoryStore
@@ -306,6 +307,106 @@ async def test_a_cancel_refuses_what_is_no_time_or_no_reason(options):
     async with Runtime(store=MemoryStore()) as runtime:
         with pytest.raises(ConfigError, match=next(iter(options))):
             await runtime.cancel("s", **options)
+
+
+async def test_a_run_that_ended_while_the_store_was_asked_is_left_alone():
+    class Slow(MemoryStore):
+        reply = None
+
+        async def waiting(self, sessions, type):  # noqa: A002
+            if self.reply is not None:
+                await self.reply.aclose()
+                self.reply = None
+            return {*sessions}
+
+    store = Slow()
+    agent = Agent(ScriptedModel(HALF, answer("whole")))
+    async with Runtime(store=store, poll=POLL) as runtime, agent.session("s", runtime=runtime) as session:
+        reply = session.ask("Go.")
+        await until_half(reply)
+        store.reply = reply
+        await reply.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert (await check_rows(store))[-1].query["reason"] == "aborted"
+
+
+# a pause
+
+
+def shop(*turns):
+    @tool(requires_approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    return Agent(ScriptedModel(calls(call("pay")), *turns), tools=[pay])
+
+
+CLOSED = [
+    ("cancel", {"reason": "enough"}),
+    ("approval", "expired"),
+    ("tool_result", "aborted"),
+    ("stop", "aborted"),
+]
+
+
+def of_the_end(stored):
+    said = [dict(row.query or {}) for row in stored[-4:]]
+    facts = [said[0], said[1].get("decision"), said[2].get("cut"), said[3].get("reason")]
+    return [*zip((row.type for row in stored[-4:]), facts, strict=True)]
+
+
+async def test_a_cancel_ends_a_pause_that_nobody_drives():
+    agent = shop(answer("Never mind."))
+    async with two_runtimes(agent) as (near, far, store):
+        assert (await near.ask("Go.")).reason == "paused"
+        [approval] = await far.pending()
+        assert await far.cancel(reason="enough")
+        assert of_the_end([row async for row in store.read("s")]) == CLOSED
+        with pytest.raises(ApprovalGone):
+            await near.approve(approval)
+        assert await store.inbox("s") == []
+        assert (await near.ask("And now?")).text == "Never mind."
+
+
+async def test_a_cancel_ends_a_pause_whose_reply_was_not_read_to_its_end():
+    agent = shop()
+    async with two_runtimes(agent) as (near, _, store):
+        reply = near.ask("Go.")
+        while not (await anext(reply)).is_final:
+            pass
+        assert await near.cancel(reason="enough")
+        assert of_the_end([row async for row in store.read("s")]) == CLOSED
+
+
+async def test_leaving_a_reply_after_its_pause_keeps_the_pause():
+    agent = shop()
+    async with agent.session("s") as session:
+        async for message in session.ask("Go."):
+            if message.is_final:
+                break
+    async with agent.session("s") as session:
+        assert len(await session.pending()) == 1
+
+
+async def test_a_cancel_that_came_just_before_the_pause_ends_it():
+    agent = shop()
+    async with two_runtimes(agent) as (near, far, store), anyio.create_task_group() as tasks:
+        reply = near.ask("Go.")
+        while (message := await anext(reply)).type != "tool_call":
+            pass
+        near._runtime._watch._poll = 60  # it does not look any more
+        await anyio.sleep(2 * POLL)
+        tasks.start_soon(partial(far.cancel, reason="enough"))
+        await until_waiting(store)
+        assert (await reply).reason == "paused"
+    assert of_the_end([row async for row in store.read("s")]) == CLOSED
+    assert message.query["tool"] == "pay"
+
+
+async def until_waiting(store):
+    while not await store.waiting(["s"], "cancel"):
+        await checkpoint()
 
 
 # at any await

@@ -2,11 +2,13 @@
 
 import asyncio
 import math
+from contextlib import suppress
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from streamagent import waiting
 from streamagent.waiting import Interrupted, make_waiter
 
 pytestmark = pytest.mark.anyio
@@ -149,3 +151,58 @@ async def test_a_value_that_comes_in_spite_of_the_end_is_kept(waiter):
     assert await waiter.wait(swallow(), deadline=anyio.current_time()) == 7
     assert asyncio.current_task().cancelling() == 0
     await checkpoint()
+
+
+async def test_what_goes_on_after_it_was_cancelled_is_left(monkeypatch):
+    monkeypatch.setattr(waiting, "GRACE", 0.05)
+    left = []
+
+    async def deaf():
+        try:
+            while True:
+                with suppress(anyio.get_cancelled_exc_class()):
+                    await anyio.sleep_forever()
+        finally:
+            left.append(True)
+
+    waiter = make_waiter()
+    with pytest.raises(Interrupted):
+        await waiter.wait(deaf(), deadline=anyio.current_time())
+    assert left == [True]
+    assert await waiter.wait(value(1, after=2)) == 1
+    waiter.close()
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"debug": True})], ids=["asyncio"])
+async def test_what_cannot_even_be_left_is_abandoned_with_a_warning(monkeypatch, caplog):
+    monkeypatch.setattr(waiting, "GRACE", 0.05)
+
+    async def clinging():
+        while True:
+            try:
+                await anyio.sleep_forever()
+            except GeneratorExit:  # of the garbage collector, when the event loop may be gone
+                raise
+            except BaseException:
+                continue
+
+    waiter = make_waiter()
+    with pytest.raises(Interrupted):
+        await waiter.wait(clinging(), deadline=anyio.current_time())
+    waiter.close()
+    assert "was abandoned" in caplog.text
+
+
+async def test_a_cancellation_that_is_caught_where_it_belongs_leaves_nothing(monkeypatch):
+    monkeypatch.setattr(waiting, "GRACE", 0.0)
+
+    async def busy():
+        for _ in range(3):
+            with anyio.move_on_after(0):
+                await anyio.sleep_forever()
+            await checkpoint()
+        return "done"
+
+    waiter = make_waiter()
+    assert await waiter.wait(busy()) == "done"
+    waiter.close()
