@@ -11,7 +11,8 @@ from anyio.lowlevel import checkpoint
 import streamagent.watch
 from streamagent import Agent, Message, Runtime, SqliteStore, tool
 from streamagent.errors import ApprovalGone, ConfigError, StoreBusy
-from streamagent.hooks import lane_of
+from streamagent.hooks import NO_HOOKS, lane_of
+from streamagent.inbox import Inbox
 from streamagent.message import fold
 from streamagent.stores.memory import MemoryStore
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, text
@@ -208,6 +209,14 @@ async def test_the_stored_answer_of_a_client_key_ends_behind_the_cancel():
         await until_half(reply)
         await session.cancel()
         assert [m.type for m in await session.ask("Go.", client_key="k")] == ["text", "text", "cancel", "stop"]
+
+
+async def test_an_inbox_with_nothing_but_a_cancel_starts_no_run():
+    store = MemoryStore()
+    cancel = await store.enqueue("s", Message(role="user", type="cancel"))
+    inbox = Inbox(store=store, session="s", fence=await store.acquire("s"), hooks=NO_HOOKS)
+    assert await inbox.first() == []
+    assert await store.inbox("s") == [cancel]
 
 
 # the watch

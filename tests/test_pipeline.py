@@ -7,7 +7,7 @@ import pytest
 
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.pipeline import Pipeline, open_pipeline, raise_single
+from streamagent.pipeline import Chain, Pipeline, open_pipeline, raise_single
 from streamagent.stages.buffer import buffer
 from streamagent.stages.persist import persist
 from streamagent.stages.rate_limit import rate_limit
@@ -124,3 +124,16 @@ async def test_a_link_that_does_not_close_is_abandoned_and_said(caplog):
             await anext(tail)
     assert "did not close" in caplog.text
     assert source.closed == 1
+
+
+async def test_a_link_that_was_left_in_the_middle_of_a_wait_is_not_closed():
+    class Left:
+        ag_running = True
+
+        async def __anext__(self):
+            raise StopAsyncIteration
+
+        async def aclose(self):
+            raise RuntimeError("asynchronous generator is already running")
+
+    await Chain(Left()).aclose()

@@ -2,13 +2,16 @@
 
 import itertools
 import math
+from contextlib import suppress
 
 import anyio
 import pytest
 
+from streamagent._core.assembler import Assembler
 from streamagent._core.sse import DONE
 from streamagent.calls import ToolSpec
 from streamagent.errors import ModelError
+from streamagent.models.attempt import Attempt, Limits
 from streamagent.protocols import ModelSettings
 
 from .script import ANSWER, ScriptedModel, delta
@@ -275,3 +278,29 @@ async def test_think_tags_are_reasoning_when_asked():
 
 async def test_an_endless_deadline_is_none():
     assert (await ScriptedModel(ANSWER).send("Hi", deadline=math.inf)).reason == "stop"
+
+
+@pytest.mark.parametrize("swallows", [True, False])
+async def test_a_provider_that_swallows_its_cancellation_is_left_when_it_is_silent(monkeypatch, swallows):
+    monkeypatch.setattr("streamagent.waiting.GRACE", 0.05)
+
+    class Deaf(ScriptedModel):
+        async def chunks(self, request):
+            yield delta(content="Hel")
+            while True:
+                with suppress(anyio.get_cancelled_exc_class() if swallows else ()):
+                    await anyio.sleep_forever()
+
+    result = await Deaf(ANSWER).send("Hi", deadline=anyio.current_time() + 0.05)
+    assert (result.text, result.error["kind"]) == ("Hel", "timeout")
+
+
+async def test_chunks_that_were_left_in_the_middle_of_a_wait_are_not_closed():
+    class Left:
+        ag_running = True
+
+        async def aclose(self):
+            raise RuntimeError("asynchronous generator is already running")
+
+    limits = Limits(idle=1, deadline=math.inf, late="late")
+    await Attempt(None, Left(), Assembler(), delay=None, limits=limits).aclose()
