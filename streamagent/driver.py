@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
 
 from .errors import LeaseLost, SessionBusy, StoreError
+from .lineage import Lineage, settle_crashed
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
 from .protocols import Stream
@@ -36,6 +37,7 @@ class RunReply(Reply):
         prompt: What to put into the inbox first; `None` to answer what waits there longest.
         client_key: The prompt's key for deduplication.
         previous: An earlier reply of the same handle, to be cut if it was abandoned.
+        lineage: Where its runs stand in the tree of a sub-agent's runs; `None` for the root of a tree.
     """
 
     def __init__(  # noqa: PLR0913 - made by Session alone
@@ -47,6 +49,7 @@ class RunReply(Reply):
         prompt: Message | None = None,
         client_key: str | None = None,
         previous: RunReply | None = None,
+        lineage: Lineage | None = None,
     ) -> None:
         self._runtime = runtime
         self._session = session
@@ -54,6 +57,7 @@ class RunReply(Reply):
         self._prompt = prompt
         self._client_key = client_key
         self._previous = previous
+        self._lineage = lineage
         self._begun = False
         self._run: Run | None = None
         self._chain: Chain | None = None
@@ -147,17 +151,21 @@ class RunReply(Reply):
             await self._open_run()
             return
         if not (await store.unfinished(session)).at_rest:
-            await settle(store, session, fence=await store.acquire(session), cause="crashed")
+            await settle_crashed(store, session, fence=await store.acquire(session))
         self._chain = await self._replay(self._prompt)
 
     async def _open_run(self) -> None:
         """Take the session over, settle what an earlier run left, and build the chain."""
         store, session, plan = self._runtime.store, self._session, self._plan
+        lineage = self._lineage or Lineage.root(max_depth=plan.max_depth, max_children=plan.max_children)
+        self._deadline = lineage.deadline
         if plan.timeout is not None:
-            self._deadline = current_time() + plan.timeout
+            self._deadline = min(self._deadline, current_time() + plan.timeout)
         fence = await store.acquire(session)
-        self._rows.extend(await settle(store, session, fence=fence, cause="crashed"))
-        self._run = Run(session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline)
+        self._rows.extend(await settle_crashed(store, session, fence=fence))
+        tasks = RunTasks(self._runtime.tasks, self._fail)
+        start = self._runtime.start_child
+        self._run = Run(session, store, fence, plan, tasks, self._deadline, lineage=lineage, starter=start)
         self._chain = await self._run.open()
 
     async def _replay(self, prompt: Message) -> Chain:

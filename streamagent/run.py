@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anyio import CancelScope, Event, move_on_after
 from anyio.abc import TaskGroup
 
-from .calls import ToolSpec
+from .calls import Child, Output, ToolSpec
 from .cancellation import must_propagate
+from .errors import ConfigError
 from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
+from .lineage import Lineage
 from .message import Message
 from .pipeline import Chain, Pipeline
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
@@ -36,6 +38,8 @@ class Plan:
         hooks: What the loop asks the program.
         steering: How many steering messages are admitted at one border.
         follow_ups: How many follow-ups are admitted when nothing else is left.
+        max_depth: How deep sub-agents may be nested in a run that is not a sub-agent's itself.
+        max_children: How many sub-agents may be at work at once in such a run, at all depths together.
     """
 
     model: Model
@@ -48,6 +52,8 @@ class Plan:
     hooks: Hooks = NO_HOOKS
     steering: Drain = "one_at_a_time"
     follow_ups: Drain = "one_at_a_time"
+    max_depth: int = 3
+    max_children: int = 8
 
 
 class RunTasks:
@@ -104,7 +110,8 @@ class Run:
     """A run as its stages see it (`protocols.RunContext`), and what its head needs.
 
     `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, and `last_turn` the
-    number of the turn after which it ends; `again` takes a turn again (`protocols.RunContext`).
+    number of the turn after which it ends; `again` takes a turn again, `bounds` are for sub-agents
+    (`protocols.RunContext`).
     """
 
     session: str
@@ -118,6 +125,9 @@ class Run:
     again: Message | None = None
     asked: str | None = None
     last_turn: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
+    starter: Callable[[Run, Child], Awaitable[Output]] | None = None
+    bounds: list[Stage] = field(default_factory=list)
     inbox: Inbox = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,10 +153,16 @@ class Run:
             self.last_turn = number + self.plan.max_turns
 
     async def open(self) -> Chain:
-        """Build the chain: the head, then the reply stages."""
+        """Build the chain: the head, the limits of the runs above, then the reply stages."""
         chain = Chain(turns(self))
-        await chain.extend(self.plan.pipeline.reply, self)
+        await chain.extend([*self.lineage.bounds, *self.plan.pipeline.reply], self)
         return chain
+
+    async def start_child(self, child: Child) -> Output:
+        """Let a sub-agent answer; see `ToolContext.start`."""
+        if self.starter is None:
+            raise ConfigError(f"call {child.call} wants a sub-agent, and this run has no runtime")
+        return await self.starter(self, child)
 
 
 async def turns(run: Run) -> Stream:

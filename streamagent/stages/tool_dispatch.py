@@ -91,7 +91,7 @@ def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     by_name: dict[str, Tool] = {}
     for tool in tools:
         if not hasattr(tool, "spec"):
-            raise ConfigError(f"{tool!r:.80} is not a tool; decorate the function with @tool")
+            raise ConfigError(f"{tool!r:.80} is not a tool; decorate the function with @tool, or take agent.as_tool()")
         if by_name.setdefault(tool.spec.name, tool) is not tool:
             raise ConfigError(f"two tools are named {tool.spec.name!r}; give one of them another name")
     return by_name
@@ -153,7 +153,7 @@ class _Batch:
                 self._votes.append(self._executions.popleft().terminate)
                 return result
             message = await self._inbox.receive()
-            if message.type != "tool_result" or message.more:
+            if message.type != "tool_result" or message.more or message.path:
                 return message
             self._early[(message.query or {})["call"]] = message
         self.terminated = bool(self._votes) and all(self._votes)
