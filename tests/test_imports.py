@@ -12,7 +12,19 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "streamagent"
 
 BESIDE = {"stages", "models", "stores", "tools"}
-COLUMN = ["events", "pipeline", "settle", "lineage", "inbox", "run", "driver", "duplex", "subagents", "session", "runtime"]
+COLUMN = [
+    "events",
+    "pipeline",
+    "settle",
+    "lineage",
+    "inbox",
+    "run",
+    "driver",
+    "duplex",
+    "subagents",
+    "session",
+    "runtime",
+]
 # From the ground up; a part imports itself and what is below it, and of one layer nobody his neighbour.
 LAYERS = [
     {"errors"},
