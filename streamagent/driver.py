@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
 
 from .errors import LeaseLost, SessionBusy, StoreError
-from .lineage import Lineage, settle_crashed
+from .lineage import Lineage, settle_tree
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
 from .protocols import Stream
+from .records import NOTHING, Unfinished
 from .reply import Reply
-from .run import Plan, Run, RunTasks
+from .run import Plan, Run
 from .settle import Cause, settle
+from .tasks import RunTasks
 from .waiting import Interrupted, Waiter, make_waiter
 
 if TYPE_CHECKING:
@@ -151,7 +153,7 @@ class RunReply(Reply):
             await self._open_run()
             return
         if not (await store.unfinished(session)).at_rest:
-            await settle_crashed(store, session, fence=await store.acquire(session))
+            await settle_tree(store, session, fence=await store.acquire(session))
         self._chain = await self._replay(self._prompt)
 
     async def _open_run(self) -> None:
@@ -162,19 +164,38 @@ class RunReply(Reply):
         if plan.timeout is not None:
             self._deadline = min(self._deadline, current_time() + plan.timeout)
         fence = await store.acquire(session)
-        self._rows.extend(await settle_crashed(store, session, fence=fence))
-        tasks = RunTasks(self._runtime.tasks, self._fail)
-        start = self._runtime.start_child
-        self._run = Run(session, store, fence, plan, tasks, self._deadline, lineage=lineage, starter=start)
+        left = await store.unfinished(session)
+        superseded = left.approvals and await self._goes_on(left)
+        cause: Cause = "superseded" if superseded else "crashed"
+        self._rows.extend(await settle_tree(store, session, fence=fence, cause=cause, left=left))
+        self._run = Run(
+            session,
+            store,
+            fence,
+            plan,
+            RunTasks(self._runtime.tasks, self._fail),
+            self._deadline,
+            left=NOTHING if superseded else left,
+            lineage=lineage,
+            starter=self._runtime.start_child,
+        )
         self._chain = await self._run.open()
+
+    async def _goes_on(self, left: Unfinished) -> bool:
+        """Tell whether a prompt is asked over calls that wait, when nothing was decided about them."""
+        if self._prompt is None:
+            return False
+        waiting = {request.id for request in left.approvals}
+        inbox = await self._runtime.store.inbox(self._session)
+        return not any((message.query or {}).get("approval") in waiting for message in inbox)
 
     async def _replay(self, prompt: Message) -> Chain:
         """Show a prompt and its stored answer, by the stages that change what is shown."""
 
         async def until_next_prompt(stream: Stream) -> Stream:
             async for message in stream:
-                asked = message.role in ("user", "system") and "feedback" not in (message.query or {})
-                if asked and message.sequence != prompt.sequence:
+                said = message.role in ("user", "system") and message.type != "approval"
+                if said and "feedback" not in (message.query or {}) and message.sequence != prompt.sequence:
                     return
                 yield message
 
@@ -192,7 +213,7 @@ class RunReply(Reply):
     async def _next_run(self) -> None:
         """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
         run, prompt = self._run, self._prompt
-        if run is None or prompt is None or run.prompt in (None, prompt.id):
+        if run is None or prompt is None or (run.prompt in (None, prompt.id) and not run.resumed):
             await self._finish("ended")
             return
         await self._end_run("ended")

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from .message import Message
 from .protocols import RunContext, Stage, Store
-from .settle import settle
+from .records import Unfinished
+from .settle import Cause, settle
 
 ID_LIMIT = 256  # characters; an id is a key in every row
 
@@ -76,18 +77,22 @@ def child_id(session: str, call: str, number: int) -> str:
     return name if len(name) <= ID_LIMIT else f"{hashlib.sha256(session.encode()).hexdigest()}:{call}:{number}"
 
 
-async def settle_crashed(store: Store, session: str, *, fence: int) -> list[Message]:
-    """Close what a crash left open, in the sessions of sub-agents that were at work, too.
+async def settle_tree(
+    store: Store, session: str, *, fence: int, cause: Cause = "crashed", left: Unfinished | None = None
+) -> list[Message]:
+    """Close what a run that is gone left open, in the sessions of sub-agents that were at work, too.
 
     Args:
         store: Where the session lives.
         session: The session.
         fence: The writer's fence.
+        cause: Why the run is over; its sub-agents' runs are `crashed`.
+        left: What it left open, when that is known.
 
     Returns:
         The rows that were added to this session.
     """
-    rows = await settle(store, session, fence=fence, cause="crashed")
+    rows = await settle(store, session, fence=fence, cause=cause, left=left)
     for row in rows:
         if row.type == "tool_result":
             await _settle_children(store, session, (row.query or {})["call"])
@@ -98,5 +103,5 @@ async def _settle_children(store: Store, session: str, call: str) -> None:
     number = 1
     while (left := await store.unfinished(child := child_id(session, call, number))).last is not None:
         if not left.at_rest:
-            await settle_crashed(store, child, fence=await store.acquire(child))
+            await settle_tree(store, child, fence=await store.acquire(child), left=left)
         number += 1

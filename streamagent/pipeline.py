@@ -128,6 +128,7 @@ class BareRun:
     opened: tuple[Store, int] | None = None
     again: Message | None = None
     bounds: list[Stage] = field(default_factory=list)
+    decided: dict[str, Message] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:

@@ -236,6 +236,7 @@ class RunContext(Protocol):
             however the run ends.
         again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
         bounds: Stages that a stage wants to stand first in the runs of sub-agents, too: limits that they share.
+        decided: Calls that waited for an approval, by their message id: the decisions about them pass by next.
     """
 
     session: str
@@ -243,6 +244,7 @@ class RunContext(Protocol):
     outcomes: dict[str, Message]
     again: Message | None
     bounds: list[Stage]
+    decided: dict[str, Message]
 
     @property
     def tasks(self) -> Tasks:

@@ -28,8 +28,9 @@ from streamagent.calls import Child
 from streamagent.errors import ConfigError
 from streamagent.lineage import ID_LIMIT, Lineage, child_id
 from streamagent.message import new_id
-from streamagent.run import Run, RunTasks
+from streamagent.run import Run
 from streamagent.stores.sqlite import SqliteStore
+from streamagent.tasks import RunTasks
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
 
 pytestmark = pytest.mark.anyio
