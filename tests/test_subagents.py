@@ -31,6 +31,7 @@ from streamagent.message import new_id
 from streamagent.run import Run
 from streamagent.stores.sqlite import SqliteStore
 from streamagent.tasks import RunTasks
+from tests.conftest import BACKENDS
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
 
 pytestmark = pytest.mark.anyio
@@ -38,11 +39,25 @@ pytestmark = pytest.mark.anyio
 ASK = call("researcher", prompt="How deep?")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def runtime(request, tmp_path, anyio_backend_name):
-    if request.param == "sqlite" and anyio_backend_name == "trio":
-        pytest.skip("aiosqlite is asyncio's")
-    async with Runtime(store=MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "s.db")) as runtime:
+WORLDS = [
+    (kind, backend) for kind in ("memory", "sqlite") for backend in BACKENDS if (kind, backend.id) != ("sqlite", "trio")
+]
+
+
+@pytest.fixture(params=[pytest.param((kind, *backend.values), id=f"{kind}-{backend.id}") for kind, backend in WORLDS])
+def world(request):
+    return request.param
+
+
+@pytest.fixture
+def anyio_backend(world):
+    return world[1]
+
+
+@pytest.fixture
+async def runtime(world, tmp_path):
+    store = MemoryStore() if world[0] == "memory" else SqliteStore(tmp_path / "s.db")
+    async with Runtime(store=store) as runtime:
         yield runtime
 
 
@@ -163,6 +178,25 @@ async def test_one_that_is_paused_is_an_error_that_names_its_session(runtime):
     _, stored, [inner] = await asked(runtime, asking(researcher([Message.stop("paused")])))
     said = f"The sub-agent waits for an approval in its own session {inner[0].session!r}."
     assert (the_result(stored).content, the_result(stored).query["is_error"]) == (said, True)
+
+
+async def test_a_call_of_it_that_wants_an_approval_is_decided_and_run_in_its_own_session(runtime):
+    child = researcher(calls(call("ship")), answer("Shipped."), tools=[tool(ship, requires_approval=True)])
+    asks = calls(ASK, call("stock", "c2", product="mug"))
+    agent = Agent(ScriptedModel(asks, answer("Done.")), tools=[child, stock])
+    async with agent.session("s", runtime=runtime) as session:
+        result = await session.ask("Go.")
+    waits, runs = (m for m in await check_rows(runtime.store) if m.type == "tool_result")
+    assert (waits.query["is_error"], runs.content, result.text, result.reason) == (True, "15", "Done.", "stop")
+    async with child.session(waits.query["details"]["session"], runtime=runtime) as session:
+        [request] = await session.pending()
+        await session.approve(request.id)
+        assert (await session.resume()).text == "Shipped."
+
+
+async def ship() -> str:
+    """Ship something."""
+    return "on its way"
 
 
 async def test_a_run_that_a_tool_ended_on_purpose_is_an_answer(runtime):
@@ -589,3 +623,14 @@ async def test_when_the_process_of_the_run_died_all_of_its_sessions_are_settled_
     for session in sessions:
         await check_rows(store, session)
     assert (await rows(store, sessions[2]))[1][3] == "Half "
+
+
+async def test_a_sub_agent_that_had_answered_before_the_crash_stays_as_it_is(runtime):
+    store, outer = runtime.store, call("researcher")
+    child = child_id("s", outer.id, 1)
+    for session, left in (("s", outer), (child, Message.stop("stop"))):
+        await store.write(session, [Message.user("?"), left], fence=await store.acquire(session))
+    before = await rows(store, child)
+    async with Agent(ScriptedModel(answer("Here again."))).session("s", runtime=runtime) as session:
+        await session.ask("And now?")
+    assert await rows(store, child) == before
