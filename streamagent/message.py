@@ -119,7 +119,9 @@ class Message:
     @property
     def path(self) -> Sequence[str]:
         """Ids of the calls that a sub-agent's message came through, outermost first; empty for all others."""
-        path = self.query.get("path") if self.query else None
+        if self.query is None:  # of nearly all fragments
+            return ()
+        path = self.query.get("path")
         return path if isinstance(path, list) else ()
 
     def to_json(self) -> bytes:

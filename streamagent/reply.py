@@ -143,11 +143,9 @@ class Reply(ABC):
         """
         last: list[Message] = []
         async for message in self:
-            if message.path:
-                continue
-            if message.type == "text" and message.role == "assistant" and message.content:
+            if message.type == "text" and message.role == "assistant" and message.content and not message.path:
                 yield message.content
-            elif message.type == "stop":
+            elif message.type == "stop" and not message.path:
                 last = [message]
         Result(last).raise_for_error()
 

@@ -69,7 +69,8 @@ def _output(text: str, session: str, end: Mapping[str, Any]) -> Output:
     reason = end.get("reason")
     failed = reason not in _ANSWERED
     said = "\n\n".join(filter(None, [_failure(session, end), text])) if failed else text
-    return replace(render(said), is_error=failed, details={"session": session, "reason": reason})
+    output = render(said)
+    return replace(output, is_error=failed, details={**(output.details or {}), "session": session, "reason": reason})
 
 
 def _failure(session: str, end: Mapping[str, Any]) -> str:

@@ -99,6 +99,12 @@ async def test_the_text_of_its_last_turn_is_the_tool_result(runtime):
     assert [m.content for m in child.model.contexts[0]] == ["How deep?"]
 
 
+async def test_a_long_answer_is_cut_in_the_middle_as_every_result_is(runtime):
+    _, stored, [inner] = await asked(runtime, asking(researcher(answer("word " * 12_000))))
+    assert len(inner[1].content) == 60_000 > len(the_result(stored).content)
+    assert the_result(stored).query["details"].keys() == {"truncated", "session", "reason"}
+
+
 async def test_its_first_row_says_whose_call_it_answers(runtime):
     _, stored, [inner] = await asked(runtime, asking(researcher(answer("Deep."))))
     assert (inner[0].prev, inner[0].query) == (stored[1].id, {"parent": {"session": "s", "call": stored[1].id}})
