@@ -349,6 +349,33 @@ async def test_a_reader_that_leaves_takes_it_along(runtime):
     assert inner[-1].query["reason"] == "aborted"
 
 
+async def left_after(runtime, number, ending):
+    """Leave a tree of three runs after so many messages; return whether it had come to its end, all checked."""
+    inner = researcher(STOCK, answer("Deepest."), name="inner", tools=[stock])
+    middle = researcher(calls(call("inner", prompt="And?")), answer("Deep", "er."), tools=[inner])
+    agent, name = asking(middle), f"s{number}"
+    with anyio.CancelScope() as scope:
+        async with agent.session(name, runtime=runtime) as session:
+            async for _ in session.ask("Go."):
+                number -= 1
+                if not number and ending == "break":
+                    break
+                if not number:
+                    scope.cancel()
+    async for info in runtime.store.sessions():
+        await check_rows(runtime.store, info.id)
+    return number > 0
+
+
+@pytest.mark.parametrize("ending", ["break", "cancel"])
+async def test_wherever_the_reader_leaves_all_sessions_are_at_rest_and_nothing_runs(runtime, ending):
+    number = 1
+    while not await left_after(runtime, number, ending):
+        assert runtime.active == {}
+        number += 1
+    assert number > 20
+
+
 async def test_leaving_the_runtime_takes_it_along():
     store, scene = MemoryStore(), Hanging()
     async with Runtime(store=store) as runtime:
