@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anyio import CancelScope, Event, move_on_after
-from anyio.abc import TaskGroup
-
-from .calls import ToolSpec
-from .cancellation import must_propagate
+from .calls import Child, Output, ToolSpec
+from .errors import ConfigError
 from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
+from .lineage import Lineage
 from .message import Message
-from .pipeline import CLOSE_TIMEOUT, Chain, Pipeline
+from .pipeline import Chain, Pipeline
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
 from .records import NOTHING, Unfinished
-from .waiting import leaving
-
-TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
+from .tasks import RunTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +34,8 @@ class Plan:
         hooks: What the loop asks the program.
         steering: How many steering messages are admitted at one border.
         follow_ups: How many follow-ups are admitted when nothing else is left.
+        max_depth: How deep sub-agents may be nested in a run that is not a sub-agent's itself.
+        max_children: How many sub-agents may be at work at once in such a run, at all depths together.
     """
 
     model: Model
@@ -50,55 +48,8 @@ class Plan:
     hooks: Hooks = NO_HOOKS
     steering: Drain = "one_at_a_time"
     follow_ups: Drain = "one_at_a_time"
-
-
-class RunTasks:
-    """The background work of one run, inside a group that is older than the run.
-
-    A failure in it is raised where the run is driven, not in the group, which belongs to other runs too.
-    """
-
-    __slots__ = ("_count", "_group", "_idle", "_on_error", "_scopes", "cancelled")
-
-    def __init__(self, group: TaskGroup, on_error: Callable[[BaseException], None]) -> None:
-        self._group = group
-        self._on_error = on_error
-        self._scopes: set[CancelScope] = set()
-        self._count = 0
-        self._idle = Event()
-        self.cancelled = False
-
-    def start_soon(self, func: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: object = None) -> None:
-        """Start `func(*args)`."""
-        self._count += 1
-        self._group.start_soon(self._child, func, args, name=name or func)
-
-    async def _child(self, func: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
-        try:
-            with CancelScope() as scope:
-                self._scopes.add(scope)
-                if self.cancelled:
-                    scope.cancel()
-                await leaving(func(*args), lambda: scope.cancel_called, CLOSE_TIMEOUT)
-        except BaseException as error:
-            if must_propagate(error):
-                raise
-            self._on_error(error)  # it is raised again in the task that drives the run
-        finally:
-            self._scopes.discard(scope)
-            self._count -= 1
-            if not self._count:
-                self._idle.set()
-
-    async def aclose(self, close_timeout: float = TASK_TIMEOUT) -> None:
-        """Cancel what runs and wait for it, shielded, at most `close_timeout` seconds."""
-        self.cancelled = True
-        for scope in tuple(self._scopes):
-            scope.cancel()
-        if self._count:
-            self._idle = Event()
-            with move_on_after(close_timeout, shield=True):
-                await self._idle.wait()
+    max_depth: int = 3
+    max_children: int = 8
 
 
 _PAUSED = Message.stop("tool_calls")  # what a run that goes on after a pause takes for the last turn's stop
@@ -109,9 +60,9 @@ class Run:
     """A run as its stages see it (`protocols.RunContext`), and what its head needs.
 
     `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, and `last_turn` the
-    number of the turn after which it ends; `again` and `decided` are as in `protocols.RunContext`. `left` is how it
-    found the session: with calls that wait for an approval, if the last run paused; `resumed` that some were decided.
-    `stop` is that of the last turn.
+    number of the turn after which it ends; `again`, `decided` and `bounds` are as in `protocols.RunContext`. `left` is
+    how it found the session: with calls that wait for an approval, if the last run paused; `resumed` that some were
+    decided. `stop` is that of the last turn. `lineage` is its place among the runs of sub-agents; `starter` starts one.
     """
 
     session: str
@@ -125,6 +76,9 @@ class Run:
     again: Message | None = None
     asked: str | None = None
     last_turn: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
+    starter: Callable[[Run, Child], Awaitable[Output]] | None = None
+    bounds: list[Stage] = field(default_factory=list)
     decided: dict[str, Message] = field(default_factory=dict)
     left: Unfinished = NOTHING
     resumed: bool = False
@@ -164,10 +118,16 @@ class Run:
         return decisions
 
     async def open(self) -> Chain:
-        """Build the chain: the head, then the reply stages."""
+        """Build the chain: the head, the limits of the runs above, then the reply stages."""
         chain = Chain(turns(self))
-        await chain.extend(self.plan.pipeline.reply, self)
+        await chain.extend([*self.lineage.bounds, *self.plan.pipeline.reply], self)
         return chain
+
+    async def start_child(self, child: Child) -> Output:
+        """Let a sub-agent answer; see `ToolContext.start`."""
+        if self.starter is None:
+            raise ConfigError(f"call {child.call} wants a sub-agent, and this run has no runtime")
+        return await self.starter(self, child)
 
 
 async def turns(run: Run) -> Stream:

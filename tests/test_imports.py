@@ -12,7 +12,21 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "streamagent"
 
 BESIDE = {"stages", "models", "stores", "tools"}
-COLUMN = ["events", "pipeline", "settle", "inbox", "run", "driver", "duplex", "watch", "session", "runtime"]
+COLUMN = [
+    "events",
+    "pipeline",
+    "settle",
+    "tasks",
+    "lineage",
+    "inbox",
+    "run",
+    "driver",
+    "duplex",
+    "watch",
+    "subagents",
+    "session",
+    "runtime",
+]
 # From the ground up; a part imports itself and what is below it, and of one layer nobody his neighbour.
 LAYERS = [
     {"errors"},

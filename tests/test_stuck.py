@@ -21,7 +21,7 @@ BOUND = 3.0  # seconds: what a test allows for an end whose grace was set to a t
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch):
-    for name in ("waiting.GRACE", "pipeline.GRACE", "run.CLOSE_TIMEOUT"):
+    for name in ("waiting.GRACE", "pipeline.GRACE", "tasks.CLEANUP_TIMEOUT"):
         monkeypatch.setattr(f"streamagent.{name}", 0.1)
 
 
