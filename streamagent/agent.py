@@ -9,7 +9,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from .calls import Tool
+from .calls import SteerAt, Tool
 from .errors import ConfigError
 from .hooks import NO_HOOKS, Drain, Hooks
 from .message import new_id
@@ -42,6 +42,7 @@ class Agent:
         hooks: What the loop asks the program.
         steering: Whether one or all steering messages are admitted at one border.
         follow_ups: Whether one or all follow-ups are admitted when nothing else is left.
+        steer_at: When steering is seen, as in `tool_dispatch`; only of an agent that builds its own pipeline.
 
     Raises:
         ConfigError: A model, tool or limit that cannot be used as given.
@@ -63,6 +64,7 @@ class Agent:
         hooks: Hooks = NO_HOOKS,
         steering: Drain = "one_at_a_time",
         follow_ups: Drain = "one_at_a_time",
+        steer_at: SteerAt = "after_batch",
     ) -> None:
         if not max_turns >= 1 or not (timeout is None or timeout > 0):
             raise ConfigError(f"max_turns is 1 or more and timeout above 0 seconds, not {max_turns} and {timeout}")
@@ -74,11 +76,13 @@ class Agent:
         for name, drain in (("steering", steering), ("follow_ups", follow_ups)):
             if drain not in ("one_at_a_time", "all"):
                 raise ConfigError(f"Agent({name}=…) takes 'one_at_a_time' or 'all', not {drain!r}")
+        if pipeline is not None and steer_at != "after_batch":
+            raise ConfigError(f"this agent has a pipeline; write tool_dispatch(…, steer_at={steer_at!r}) there")
         self.tools: tuple[Tool, ...] = tuple(map(_as_tool, tools))
         self.store: Store = open_store(store)
         self.plan = Plan(
             model=get_model(model),
-            pipeline=(pipeline or _pipeline(self.tools, hooks)) + Pipeline(context=_context(hooks)),
+            pipeline=(pipeline or _pipeline(self.tools, hooks, steer_at)) + Pipeline(context=_context(hooks)),
             tools=tuple(tool.spec for tool in self.tools),
             system=system,
             settings=settings,
@@ -160,8 +164,9 @@ def _as_tool(item: Tool | Callable[..., Any]) -> Tool:
     return made
 
 
-def _pipeline(tools: Sequence[Tool], hooks: Hooks) -> Pipeline:
-    dispatch = tool_dispatch(tools, before_tool_call=hooks.before_tool_call, after_tool_call=hooks.after_tool_call)
+def _pipeline(tools: Sequence[Tool], hooks: Hooks, steer_at: SteerAt) -> Pipeline:
+    before, after = hooks.before_tool_call, hooks.after_tool_call
+    dispatch = tool_dispatch(tools, before_tool_call=before, after_tool_call=after, steer_at=steer_at)
     return Pipeline(reply=[dispatch, persist()])
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 ExecutionMode = Literal["parallel", "sequential"]
+SteerAt = Literal["after_batch", "after_tool"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
@@ -12,6 +13,7 @@ from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, mov
 from .errors import LeaseLost, SessionBusy, StoreError
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
+from .prompts import part_of
 from .protocols import Stream
 from .reply import Reply
 from .run import Plan, Run, RunTasks
@@ -34,6 +36,7 @@ class RunReply(Reply):
         session: Its id.
         plan: What answers.
         prompt: What to put into the inbox first; `None` to answer what waits there longest.
+        rest: Further messages of the same prompt.
         client_key: The prompt's key for deduplication.
         previous: An earlier reply of the same handle, to be cut if it was abandoned.
     """
@@ -45,6 +48,7 @@ class RunReply(Reply):
         plan: Plan,
         *,
         prompt: Message | None = None,
+        rest: Sequence[Message] = (),
         client_key: str | None = None,
         previous: RunReply | None = None,
     ) -> None:
@@ -52,6 +56,7 @@ class RunReply(Reply):
         self._session = session
         self._plan = plan
         self._prompt = prompt
+        self._rest = rest
         self._client_key = client_key
         self._previous = previous
         self._begun = False
@@ -62,6 +67,8 @@ class RunReply(Reply):
         self._cause: Cause | None = None
         self._error: BaseException | None = None
         self._deadline = math.inf
+        self._pressed: str | None = None  # as `Run.interrupted`
+        self._switching = False
         self._finishing = False
         self._finished = Event()
 
@@ -91,6 +98,21 @@ class RunReply(Reply):
         """Cut the run: what was said is kept and marked, open calls are closed. Returns when that is done."""
         await self._cut("aborted")
 
+    def interrupt(self, by: str = "") -> None:
+        """Cut what is being said or done, at once when a task reads this reply, else when one does.
+
+        The reply goes on with the steering messages that wait; without any it ends there.
+
+        Args:
+            by: Id of the message for which it is cut; when the run has taken that one already, nothing is cut.
+        """
+        run = self._run
+        if run is None or self._finishing or by in run.taken:
+            return  # a run that begins looks into the inbox
+        self._pressed = by or self._pressed or ""
+        if self._waiter is not None and run.prompt is not None:  # a prompt that is being admitted is not cut off
+            self._waiter.interrupt()
+
     async def aclose(self) -> None:
         """Cut the run as `cancel` does, and read no more of it."""
         await self._cut("aborted")
@@ -104,7 +126,7 @@ class RunReply(Reply):
         self._cause = self._cause or cause
         if self._waiter is not None and self._waiter.waiting:
             self._waiter.interrupt()
-        elif not self._finishing:
+        elif not (self._finishing or self._switching):
             await self._finish(cause)
         await self._finished.wait()
 
@@ -117,11 +139,16 @@ class RunReply(Reply):
             if self._chain is None:
                 await waiter.wait(self._start())
                 return None
+            if self._is_pressed():
+                raise Interrupted  # noqa: TRY301 - nobody was waiting
             return await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
         except StopAsyncIteration:
-            await self._next_run()
+            await (self._resume() if self._is_pressed() else self._next_run())
         except Interrupted:
-            await self._finish(self._cause or "deadline")
+            if self._cause is None and self._is_pressed():
+                await self._resume()
+            else:
+                await self._finish(self._cause or "deadline")
         except BaseException as error:
             cancelled = isinstance(error, get_cancelled_exc_class() | KeyboardInterrupt)
             await self._finish("aborted" if cancelled else "error", error)
@@ -142,7 +169,7 @@ class RunReply(Reply):
             await self._open_run()
             return
         store, session = self._runtime.store, self._session
-        self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key)
+        self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key, rest=self._rest)
         if self._prompt.sequence is None:
             await self._open_run()
             return
@@ -166,7 +193,7 @@ class RunReply(Reply):
         async def until_next_prompt(stream: Stream) -> Stream:
             async for message in stream:
                 asked = message.role in ("user", "system") and "feedback" not in (message.query or {})
-                if asked and message.sequence != prompt.sequence:
+                if asked and prompt.id not in (message.id, part_of(message)):
                     return
                 yield message
 
@@ -187,9 +214,37 @@ class RunReply(Reply):
         if run is None or prompt is None or run.prompt in (None, prompt.id):
             await self._finish("ended")
             return
-        await self._end_run("ended")
-        self._run = self._chain = None
-        self._deadline = math.inf
+        if await self._left("ended"):
+            self._run = self._chain = self._pressed = None
+            self._deadline = math.inf
+
+    def _is_pressed(self) -> bool:
+        """Tell whether the run is to be cut for a message that it has not taken, and has begun."""
+        run = self._run
+        if run is None or run.prompt is None or self._pressed is None:
+            return False
+        return self._pressed not in run.taken
+
+    async def _resume(self) -> None:
+        """Close what the run left open, and let it go on with what the user says."""
+        if (run := self._run) is not None and await self._left("interrupted"):
+            by, self._pressed = self._pressed, None
+            self._run = run.resumed(RunTasks(self._runtime.tasks, self._fail), by or "")
+            self._chain = await self._run.open()
+
+    async def _left(self, cause: Cause) -> bool:
+        """End a run, but not the answer; return whether that may go on: its end is left to this meanwhile."""
+        self._switching = True
+        try:
+            await self._end_run(cause)
+        except BaseException as error:
+            await self._finish("error", error)
+            raise
+        finally:
+            self._switching = False
+        if self._cause is not None:
+            await self._finish(self._cause)
+        return self._cause is None
 
     async def _finish(self, cause: Cause, error: BaseException | None = None) -> None:
         """End the answer."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .hooks import Drain, Hooks, Lane, Maybe, lane_of, settled
 from .message import Message
+from .prompts import part_of
 from .protocols import Store
 
 
@@ -31,17 +32,18 @@ class Inbox:
     follow_ups: Drain = "one_at_a_time"
 
     async def first(self) -> list[Message]:
-        """Admit the prompt that waits longest, and the steering messages that came before the run."""
+        """Admit the prompt that waits longest, all its messages, and the steering that came before the run."""
         waiting = await self.store.inbox(self.session)
-        prompts = [message for message in waiting if lane_of(message) == "prompt"] or waiting
+        prompts = [message for message in waiting if lane_of(message) == "prompt" and not part_of(message)] or waiting
         if not prompts:
             return []
+        prompt = [prompts[0], *(message for message in waiting if part_of(message) == prompts[0].id)]
         steering = [message for message in waiting if lane_of(message) == "steer" and message is not prompts[0]]
-        return [*await self._admit([prompts[0]]), *await self._admit(_drain(steering, self.steering))]
+        return [*await self._admit(prompt), *await self._admit(_drain(steering, self.steering))]
 
-    async def steered(self) -> list[Message]:
-        """Admit steering messages."""
-        return await self._next("steer", self.steering, self.hooks.get_steering_messages)
+    async def steered(self, drain: Drain | None = None) -> list[Message]:
+        """Admit steering messages, as many as `drain` says."""
+        return await self._next("steer", drain or self.steering, self.hooks.get_steering_messages)
 
     async def followed_up(self) -> list[Message]:
         """Admit follow-ups."""

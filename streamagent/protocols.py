@@ -134,11 +134,19 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return when everything that `write_soon` took of this session is committed."""
         ...
 
-    async def enqueue(self, session: str, message: Message, *, client_key: str | None = None) -> Message:
+    async def enqueue(
+        self, session: str, message: Message, *, client_key: str | None = None, rest: Sequence[Message] = ()
+    ) -> Message:
         """Put a message into the session's inbox.
 
+        Args:
+            session: The session.
+            message: What waits there.
+            client_key: Names it for its sender.
+            rest: What waits right behind it, from the same transaction on.
+
         Returns:
-            The stored message; the earlier one, with its sequence if it was admitted, when `client_key` was used
+            The stored `message`; the earlier one, with its sequence if it was admitted, when `client_key` was used
             before with the same role, type, content and query.
 
         Raises:
@@ -263,11 +271,11 @@ class RunContext(Protocol):
 
 
 Stage = Callable[[Stream], Source] | Callable[[Stream, RunContext], Source]
-Duty = Literal["dispatch", "persist"]
+Duty = Literal["dispatch", "persist", "shrink"]
 
 
 def mark(stage: Stage, duty: Duty) -> Stage:
-    """Say what a stage is there for, so that a pipeline can check its place: it runs calls, or stores messages."""
+    """Say what a stage is there for: it runs calls, stores messages, or makes a context fit that was too long."""
     vars(stage)["duty"] = duty
     return stage
 

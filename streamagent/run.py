@@ -103,8 +103,10 @@ class RunTasks:
 class Run:
     """A run as its stages see it (`protocols.RunContext`), and what its head needs.
 
-    `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, and `last_turn` the
-    number of the turn after which it ends; `again` takes a turn again (`protocols.RunContext`).
+    `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, `taken` has those
+    of all, `number` counts the turns that are over, and after `last_turn` of them it ends; `again` takes a turn again
+    (`protocols.RunContext`). `interrupted` is the id of the message for which it was cut, when it goes on after that;
+    empty when nobody said for which.
     """
 
     session: str
@@ -117,7 +119,10 @@ class Run:
     prompt: str | None = None
     again: Message | None = None
     asked: str | None = None
+    taken: set[str] = field(default_factory=set)  # as many as the run has prompts and steering messages
+    number: int = 0
     last_turn: int = 0
+    interrupted: str | None = None
     inbox: Inbox = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,11 +141,21 @@ class Run:
         """What the loop asks the program."""
         return self.plan.hooks
 
-    def take(self, prompt: Message, number: int) -> None:
-        """Take note of what is admitted after turn `number`; only a follow-up has all turns again."""
+    def take(self, prompt: Message) -> None:
+        """Take note of what is admitted; only a follow-up has all turns again."""
         self.asked = prompt.id
-        if not number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
-            self.last_turn = number + self.plan.max_turns
+        self.taken.add(prompt.id)
+        if not self.number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
+            self.last_turn = self.number + self.plan.max_turns
+
+    def resumed(self, tasks: RunTasks, by: str) -> Run:
+        """Make what goes on after an interruption: the same run, with stages that begin anew.
+
+        Args:
+            tasks: Its background work.
+            by: Id of the message for which it was cut; empty when nobody said for which.
+        """
+        return replace(self, tasks=tasks, outcomes={}, again=None, interrupted=by)
 
     async def open(self) -> Chain:
         """Build the chain: the head, then the reply stages."""
@@ -158,18 +173,15 @@ async def turns(run: Run) -> Stream:
         The prompts, and what the model says; a `stop` with reason `turn_limit` when one took more turns than the plan
         allows, or with reason `stopped` when `should_stop_after_turn` said so.
     """
-    admitted = await run.inbox.first()
-    run.prompt = admitted[0].id if admitted else None
-    number = 0
-    while True:
+    admitted = await _begin(run)
+    while admitted is not None:
         for prompt in admitted:
-            run.take(prompt, number)
+            run.take(prompt)
+        for prompt in admitted:
             yield prompt
-        if number == run.last_turn:
-            if number:
-                yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
+        if run.number == run.last_turn:
+            yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
             return
-        number += 1
         stop: Message | None = None
         chain = Chain(run.store.read(run.session))
         try:
@@ -183,12 +195,21 @@ async def turns(run: Run) -> Stream:
         if stop is None:
             stop = Message.stop("error", model=run.plan.model.name, error=_NO_STOP)
             yield stop
-        border = await _border(run, TurnEnd(session=run.session, number=number, stop=stop))
+        run.number += 1
+        border = await _border(run, TurnEnd(session=run.session, number=run.number, stop=stop))
         if isinstance(border, Message):
             yield border
-        if not isinstance(border, list):
-            return
-        admitted = border
+        admitted = border if isinstance(border, list) else None
+
+
+async def _begin(run: Run) -> list[Message] | None:
+    """Admit what a run is begun for, or goes on with after an interruption; `None` when there is nothing to answer."""
+    if run.interrupted is None:
+        admitted = await run.inbox.first()
+        run.prompt = admitted[0].id if admitted else None
+        return admitted or None
+    admitted = await run.inbox.steered("all")
+    return admitted if admitted or run.interrupted else None
 
 
 _QUEUES_LEFT = ("error", "tool_calls")  # reasons after which what waits goes on waiting: a failure, calls nobody ran

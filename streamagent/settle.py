@@ -11,7 +11,7 @@ from .message import Message
 from .protocols import Store
 from .records import Unfinished
 
-Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked"]
+Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "interrupted"]
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",
@@ -20,6 +20,7 @@ _CALL_TEXTS: dict[Cause, str] = {
     "ended": "Not executed: the run ended before this call.",
     "error": "Stopped: the run failed before this call finished.",
     "forked": "Not known here: this session was forked before the call's result.",
+    "interrupted": "Interrupted by the user before it finished.",
 }
 
 _STOPS: dict[Cause, dict[str, Any]] = {
@@ -42,6 +43,7 @@ _STOPS: dict[Cause, dict[str, Any]] = {
             "retryable": True,
         },
     },
+    "interrupted": {"reason": "aborted", "cut": "interrupted"},
 }
 
 

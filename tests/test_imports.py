@@ -18,7 +18,7 @@ LAYERS = [
     {"errors"},
     {"exactjson"},
     {"message", "calls", "cancellation", "waiting"},
-    {"records"},
+    {"records", "prompts"},
     {"protocols"},
     {"hooks"},
     {"_core", "reply"},

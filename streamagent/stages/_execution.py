@@ -23,14 +23,16 @@ from anyio import (
 from anyio.streams.memory import MemoryObjectSendStream
 
 from streamagent._core.output import describe, error_output, render, text_of
-from streamagent.calls import AfterToolCall, BeforeToolCall, Decision, Output, Tool, ToolCall, ToolContext
+from streamagent.calls import AfterToolCall, BeforeToolCall, Decision, Output, SteerAt, Tool, ToolCall, ToolContext
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
-from streamagent.hooks import settled
+from streamagent.hooks import lane_of, settled
 from streamagent.message import Message, clean_text, new_id
 from streamagent.protocols import RunContext
 
 BLOCKED = "Tool execution was blocked"
+
+SKIPPED = Output("Skipped: the user said something new.", is_error=True)
 
 _REFUSED = {
     "bad_json": "Not executed: the arguments are not valid JSON. Send the call again with valid JSON. Received: {raw}",
@@ -50,9 +52,11 @@ class Options:
     after: AfterToolCall | None = None
     platform: Mapping[str, Any] = field(default_factory=dict)
     announce: bool = False
+    steer_at: SteerAt = "after_batch"
 
     def __repr__(self) -> str:
-        return f"[{', '.join(self.tools)}]{', sequential' if self.sequential else ''}"
+        told = [f"[{', '.join(self.tools)}]", "sequential" * self.sequential]
+        return ", ".join(filter(None, [*told, self.steer_at * (self.steer_at == "after_tool")]))
 
 
 class Execution:
@@ -66,6 +70,7 @@ class Execution:
         previous: The call before it in the batch, which it waits for: in a sequential batch until that is finished,
             in a parallel one until that is prepared.
         sequential: The batch is executed one by one.
+        border: Set when a call of the batch has finished, so that steering may be seen.
     """
 
     def __init__(  # noqa: PLR0913 - made by tool_dispatch alone
@@ -77,6 +82,7 @@ class Execution:
         *,
         previous: Execution | None,
         sequential: bool,
+        border: Event,
     ) -> None:
         self.call = call
         self.passed = Event()
@@ -86,6 +92,7 @@ class Execution:
         self._outbox = outbox
         self._previous = previous
         self._sequential = sequential
+        self._border = border
         self._result_id = new_id()
         self._opened = False
         self._thread = threading.get_ident()
@@ -100,6 +107,7 @@ class Execution:
                 output = await self._output()
                 self.terminate = output.terminate
                 result = self._run.outcomes[self.call.id] = self._result(output)
+                self._border.set()
                 await self._announce("end", output.content, is_error=output.is_error)
                 await self._send(result)
             finally:
@@ -107,12 +115,16 @@ class Execution:
 
     async def _output(self) -> Output:
         await self._announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
+        if await self._is_unwanted():
+            return SKIPPED
         try:
             tool, asked, decision = await self._prepare()
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             return _failure(error)
         if decision is not None and decision.block is not None:
             return Output(decision.block or BLOCKED, is_error=True, terminate=decision.terminate)
+        if await self._is_unwanted():  # the hook may have taken its time
+            return SKIPPED
         if not self._sequential:
             self.passed.set()
         output = await self._call(tool, asked)
@@ -122,6 +134,12 @@ class Execution:
             return await settled(self._options.after(asked, output)) or output
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             return _failure(error)
+
+    async def _is_unwanted(self) -> bool:
+        """Tell whether the user has said something new, and the option is to see that before a call begins."""
+        if self._options.steer_at == "after_batch" or not self._border.is_set():
+            return False
+        return any(lane_of(message) == "steer" for message in await self._run.store.inbox(self._run.session))
 
     async def _prepare(self) -> tuple[Tool, ToolCall, Decision | None]:
         """Find the tool, prepare and validate the arguments, ask the hook."""
@@ -207,6 +225,7 @@ class Execution:
 
     def _result(self, output: Output) -> Message:
         query = self._answer(is_error=output.is_error) | ({"details": output.details} if output.details else {})
+        query |= {"skipped": True} if output is SKIPPED else {}
         return Message(id=self._result_id, role="tool", type="tool_result", content=output.content, query=query)
 
     def _answer(self, *, is_error: bool) -> dict[str, Any]:
