@@ -6,6 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
@@ -17,7 +18,7 @@ from .prompts import part_of
 from .protocols import Stream
 from .reply import Reply
 from .run import Plan, Run, RunTasks
-from .settle import Cause, settle
+from .settle import Cause, Known, scrub, settle
 from .waiting import Interrupted, Waiter, make_waiter
 
 if TYPE_CHECKING:
@@ -279,11 +280,16 @@ class RunReply(Reply):
                 if run is not None and not isinstance(error, LeaseLost):
                     await self._settle(run, cause, error)
 
+    def _known(self, run: Run) -> Known:
+        stages, bare = run.plan.pipeline.inner, self._runtime.bare_run(self._session)
+        return Known(outcomes=run.outcomes, scrub=partial(scrub, stages=stages, run=bare), said=run.last_words)
+
     async def _settle(self, run: Run, cause: Cause, error: BaseException | None) -> None:
         try:
             with move_on_after(CLOSE_TIMEOUT):
                 await run.store.flush(run.session)
-                rows = await settle(run.store, run.session, fence=run.fence, cause=cause, outcomes=run.outcomes)
+                known = self._known(run)
+                rows = await settle(run.store, run.session, fence=run.fence, cause=cause, known=known)
                 self._rows.extend(rows)
         except StoreError:
             if error is None:

@@ -242,6 +242,7 @@ class RunContext(Protocol):
         deadline: When the run ends, on anyio's clock, in seconds.
         outcomes: Results of finished calls that were not yielded yet, by the call's message id: they are stored
             however the run ends.
+        cut_usage: Tokens of the answer that is under way, for a stage that ends it: an estimate; `None` between turns.
         again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
     """
 
@@ -249,6 +250,11 @@ class RunContext(Protocol):
     deadline: float
     outcomes: dict[str, Message]
     again: Message | None
+
+    @property
+    def cut_usage(self) -> Mapping[str, Any] | None:
+        """Tokens of the answer that is under way."""
+        ...
 
     @property
     def tasks(self) -> Tasks:

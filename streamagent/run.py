@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
 from .message import Message
 from .pipeline import Chain, Pipeline
-from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
+from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Store, Stream
+from .turn import Turn, with_system
 
 TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
 
@@ -106,7 +107,8 @@ class Run:
     `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, `taken` has those
     of all, `number` counts the turns that are over, and after `last_turn` of them it ends; `again` takes a turn again
     (`protocols.RunContext`). `interrupted` is the id of the message for which it was cut, when it goes on after that;
-    empty when nobody said for which.
+    empty when nobody said for which. `turn` is the answer that is under way; `shrunk`, that a turn of the prompt was
+    taken once more because its context was too long.
     """
 
     session: str
@@ -123,6 +125,8 @@ class Run:
     number: int = 0
     last_turn: int = 0
     interrupted: str | None = None
+    turn: Turn | None = None
+    shrunk: bool = False
     inbox: Inbox = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,6 +151,7 @@ class Run:
         self.taken.add(prompt.id)
         if not self.number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
             self.last_turn = self.number + self.plan.max_turns
+            self.shrunk = False
 
     def resumed(self, tasks: RunTasks, by: str) -> Run:
         """Make what goes on after an interruption: the same run, with stages that begin anew.
@@ -155,7 +160,18 @@ class Run:
             tasks: Its background work.
             by: Id of the message for which it was cut; empty when nobody said for which.
         """
-        return replace(self, tasks=tasks, outcomes={}, again=None, interrupted=by)
+        return replace(self, tasks=tasks, outcomes={}, again=None, turn=None, interrupted=by)
+
+    @property
+    def cut_usage(self) -> Mapping[str, Any] | None:
+        """Tokens of the answer that is under way."""
+        return None if self.turn is None else self.turn.usage
+
+    @property
+    def last_words(self) -> Mapping[str, Any]:
+        """What its `stop` says besides when it is cut: what the answer took that was under way, or that none was."""
+        turn = self.turn
+        return {"model": turn.model, "usage": turn.usage} if turn else {"usage": {"total_tokens": 0}}
 
     async def open(self) -> Chain:
         """Build the chain: the head, then the reply stages."""
@@ -182,21 +198,19 @@ async def turns(run: Run) -> Stream:
         if run.number == run.last_turn:
             yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
             return
-        stop: Message | None = None
+        turn = run.turn = Turn(run.plan.model.name)
         chain = Chain(run.store.read(run.session))
         try:
-            async for message in await _answer(run, chain):
-                # Sequences are the store's to give: a message that had one would pass for stored.
-                yield message if message.sequence is None else replace(message, sequence=None)
+            async for message in await _answer(run, chain, turn):
                 if message.type == "stop":
-                    stop = message
+                    run.turn = None
+                yield turn.take(message)
         finally:
             await chain.aclose()
-        if stop is None:
-            stop = Message.stop("error", model=run.plan.model.name, error=_NO_STOP)
-            yield stop
-        run.number += 1
-        border = await _border(run, TurnEnd(session=run.session, number=run.number, stop=stop))
+        if turn.stop is None:
+            run.turn = None
+            yield turn.end()
+        border = await _border(run, turn)
         if isinstance(border, Message):
             yield border
         admitted = border if isinstance(border, list) else None
@@ -215,16 +229,19 @@ async def _begin(run: Run) -> list[Message] | None:
 _QUEUES_LEFT = ("error", "tool_calls")  # reasons after which what waits goes on waiting: a failure, calls nobody ran
 
 
-async def _border(run: Run, end: TurnEnd) -> list[Message] | Message | None:
+async def _border(run: Run, turn: Turn) -> list[Message] | Message | None:
     """Decide between two turns what comes next.
 
     Returns:
         What was admitted, when there is another turn; `None`, or a last `stop`, when there is none.
     """
+    end = TurnEnd(session=run.session, number=run.number + 1, stop=turn.stop or turn.end())
+    retry = _shrinks(run, turn)
+    run.number += not retry
     hook = run.hooks.should_stop_after_turn
     if hook is not None and await settled(hook(end)):
         return None if end.stop.is_final else Message.stop("stopped", turn=end.number)
-    goes_on = run.again is not None or await _has_results(run, end.stop)
+    goes_on = retry or run.again is not None or await _has_results(run, end.stop)
     admitted: list[Message] = []
     if goes_on or (end.stop.query or {}).get("reason") not in _QUEUES_LEFT:
         admitted = await run.inbox.steered() or ([] if goes_on else await run.inbox.followed_up())
@@ -244,29 +261,25 @@ async def _prepare(run: Run, end: TurnEnd) -> None:
         run.plan = replace(run.plan, **{name: value for name, value in named.items() if value is not None})
 
 
-_NO_STOP = {"kind": "truncated", "message": "the model's stream ended without a stop", "retryable": False}
+def _shrinks(run: Run, turn: Turn) -> bool:
+    """Tell whether a turn is taken once more: its context was too long, and a stage will read that in its stored stop.
+
+    The second time is final (F04).
+    """
+    first, run.shrunk = not run.shrunk, run.shrunk or turn.overflowed
+    return first and turn.overflowed and run.plan.pipeline.has("shrink", "persist")
 
 
-async def _answer(run: Run, chain: Chain) -> Source:
+async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
     """Link the stored rows, the context stages and the model."""
     plan, settings = run.plan, run.plan.settings
     if run.hooks.get_api_key is not None:
         key = await settled(run.hooks.get_api_key(plan.model.name.partition("/")[0]))
         settings = replace(settings, extra={**settings.extra, **({"api_key": key} if key else {})})
-    await chain.extend([_with_system(plan.system), *plan.pipeline.context], run)
+    await chain.extend([with_system(plan.system), *plan.pipeline.context, turn.counted()], run)
     answer = plan.model.stream(chain.tail, tools=plan.tools, settings=settings, deadline=run.deadline)
     chain.append(answer)
     return answer
-
-
-def _with_system(system: str | None) -> Stage:
-    async def stage(stream: Stream) -> Stream:
-        if system:
-            yield Message.system(system)
-        async for message in stream:
-            yield message
-
-    return stage
 
 
 async def _has_results(run: Run, stop: Message) -> bool:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ._core.closing import close_all
-from .message import Message
-from .protocols import Store
-from .records import Unfinished
+from anyio import move_on_after
 
+from ._core.closing import close_all
+from .message import Message, afold
+from .pipeline import Chain
+from .protocols import RunContext, Stage, Store, Stream
+
+logger = logging.getLogger("streamagent")
+
+SCRUB_TIMEOUT = 1.0  # seconds for the results of a run that was cut to pass its stages
+WITHHELD = "Finished, but its result was not stored: it did not pass the pipeline when the run was cut."
 Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "interrupted"]
 
 _CALL_TEXTS: dict[Cause, str] = {
@@ -47,9 +54,28 @@ _STOPS: dict[Cause, dict[str, Any]] = {
 }
 
 
-async def settle(
-    store: Store, session: str, *, fence: int, cause: Cause, outcomes: Mapping[str, Message] | None = None
-) -> list[Message]:
+Scrub = Callable[[Mapping[str, Message]], Awaitable[Mapping[str, Message]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the process knows of a run that was cut in it, beside its rows.
+
+    Args:
+        outcomes: Results of finished calls that were not stored, by the call's message id.
+        scrub: What they pass before they are.
+        said: What the `stop` says besides.
+    """
+
+    outcomes: Mapping[str, Message] = field(default_factory=dict)
+    scrub: Scrub | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOTHING = Known()
+
+
+async def settle(store: Store, session: str, *, fence: int, cause: Cause, known: Known = NOTHING) -> list[Message]:
     """Close what a run left open.
 
     Args:
@@ -57,23 +83,58 @@ async def settle(
         session: The session.
         fence: The writer's fence.
         cause: Why the run is over; a fork's own reason, as long as nothing was written to it, is `forked`.
-        outcomes: Results of finished calls that were not stored, by the call's message id.
+        known: What is known of the run.
 
     Returns:
         The rows that were added, with their sequence; the closing fragments of cut messages among them.
     """
     left = await store.unfinished(session)
-    rows = closings(left, "forked" if left.forked else cause, outcomes or {})
-    if not rows:
+    if left.at_rest:
         return []
+    cause = "forked" if left.forked else cause
+    outcomes: Mapping[str, Message] = {
+        call.id: known.outcomes[call.id] for call in (*left.calls, *left.open) if call.id in known.outcomes
+    }
+    if outcomes and known.scrub is not None:
+        outcomes = await known.scrub(outcomes)
+    rows = close_all(left.open, left.calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
+    rows.append(Message.stop(**{**_STOPS[cause], **known.said}))
     sequences = await store.write(session, rows, fence=fence)
     numbered = zip(rows, sequences, strict=True)
     return [replace(row, session=session, sequence=sequence) for row, sequence in numbered]
 
 
-def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message]) -> list[Message]:
-    """Say which rows close an unfinished session; none when it ended in a final `stop`."""
-    if left.at_rest:
-        return []
-    rows = close_all(left.open, left.calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
-    return [*rows, Message.stop(**_STOPS[cause])]
+async def scrub(results: Mapping[str, Message], stages: Sequence[Stage], run: RunContext) -> Mapping[str, Message]:
+    """Pass results through the stages between the tools and the store, as they would have passed in the run.
+
+    What does not come out at the end is not stored; its call gets a result that says so.
+
+    Args:
+        results: Whole results, by the call's message id.
+        stages: The stages.
+        run: What they get that want the run.
+    """
+    if not stages:
+        return results
+    by_id: dict[str, Message] = {}
+    chain = Chain(_each(results.values()))
+    try:
+        with move_on_after(SCRUB_TIMEOUT):
+            await chain.extend(stages, run)
+            passed = await afold(chain.tail)
+            by_id = {message.id: message for message in passed if message.type == "tool_result" and not message.more}
+    except Exception:
+        logger.exception("session %s: results of a run that was cut are not stored", run.session)
+    finally:
+        await chain.aclose(SCRUB_TIMEOUT)
+    return {call: by_id.get(result.id) or _withheld(result) for call, result in results.items()}
+
+
+async def _each(messages: Iterable[Message]) -> Stream:
+    for message in messages:
+        yield message
+
+
+def _withheld(result: Message) -> Message:
+    told = {key: value for key, value in (result.query or {}).items() if key in ("tool", "id", "call")}
+    return replace(result, content=WITHHELD, query={**told, "is_error": True})
