@@ -3,21 +3,16 @@
 import anyio
 import pytest
 
-from streamagent import Agent, MemoryStore, Message, Pipeline, Runtime, SqliteStore, persist, tool, tool_dispatch
+from streamagent import Agent, MemoryStore, Message, Pipeline, Runtime, persist, tool, tool_dispatch
 from streamagent.errors import ConfigError
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, anyio_backend_name, tmp_path):
-    """A store; an SQLite file on the backends that it takes."""
-    if request.param == "memory":
-        return MemoryStore()
-    if anyio_backend_name == "trio":
-        pytest.skip("aiosqlite is asyncio's")
-    return SqliteStore(tmp_path / "s.db")
+@pytest.fixture
+def store(either_store):
+    return either_store
 
 
 def shown(messages):
@@ -363,7 +358,7 @@ async def test_an_interruption_of_another_process_is_seen_at_the_next_border(sto
 
 @pytest.mark.parametrize("end", ["cancel", "leave", "error"])
 async def test_what_was_not_admitted_stays_in_the_inbox_however_the_run_ends(store, end):
-    hang, started = waiting_tool()
+    hang, _ = waiting_tool()
     failed = [Message.stop("error", error={"kind": "overloaded", "message": "!", "retryable": True})]
     script = [failed] if end == "error" else [calls(call("hang"))]
     agent = Agent(ScriptedModel(*script, answer("x")), tools=[hang])
