@@ -5,6 +5,7 @@ import pytest
 
 from streamagent import Agent, MemoryStore, Message, Pipeline, Runtime, persist, tool, tool_dispatch
 from streamagent.errors import ConfigError
+from streamagent.events import EventEncoder
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
 
 pytestmark = pytest.mark.anyio
@@ -375,6 +376,73 @@ async def test_what_was_not_admitted_stays_in_the_inbox_however_the_run_ends(sto
             result = await session.ask("Again.")
         assert [m.content for m in result if m.role == "user"] == ["Again.", "Now.", "Later."]
         await check_rows(store)
+
+
+async def test_what_was_not_admitted_is_found_after_a_crash(store):
+    agent = Agent(ScriptedModel(answer("x")))
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+        await store.enqueue("s", Message.user("Go."))
+        fence = await store.acquire("s")
+        await store.admit("s", fence=fence)
+        await store.write("s", HALF, fence=fence)
+        await session.steer("Now.", interrupt=True)
+        await session.follow_up("Later.")  # here the process was killed
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+        result = await session.ask("Again.")
+        assert [m.content for m in result if m.role == "user"] == ["Again.", "Now.", "Later."]
+        await check_rows(store)
+
+
+@pytest.mark.parametrize("at", range(1, 11))
+async def test_the_reader_interrupts_after_any_message_and_both_messages_are_answered(store, at):
+    turn = calls(*text("a", "b"), call("stock", product="mug"))
+    agent = Agent(ScriptedModel(turn, answer("end"), answer("new"), answer("new")), tools=[stock])
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+        seen = []
+        async for message in session.ask("Go."):
+            seen.append(message)
+            if len(seen) == at:
+                await session.steer("New.", interrupt=True)
+        stored = await check_rows(store)
+    assert [m.content for m in stored if m.role == "user"] == ["Go.", "New."]
+    assert stored[-2].content in ("end", "new")
+    assert agent.model.closed == len(agent.model.contexts)
+
+
+@pytest.mark.parametrize("after", range(0, 60, 3))
+async def test_another_task_interrupts_at_any_moment(store, after):
+    turn = calls(*text("a", "b"), call("stock", product="mug"))
+    agent = Agent(ScriptedModel(turn, answer("end"), answer("new"), answer("new")), tools=[stock])
+    talk = Conversation(agent, store)
+
+    async def act(session):
+        for _ in range(after):
+            await anyio.lowlevel.checkpoint()
+        await session.steer("New.", interrupt=True)
+
+    stored = await talk.run(act)
+    async with store:
+        waiting = await store.inbox("s")
+    assert [m.content for m in [*stored, *waiting] if m.role == "user"].count("New.") == 1
+    assert reasons(stored)[-1] == "stop"
+    assert agent.model.closed == len(agent.model.contexts)
+
+
+async def test_the_events_of_an_interrupted_run_are_those_of_two_turns():
+    agent = Agent(ScriptedModel(calls(call("stock", product="mug"))[:1], answer("new")), tools=[stock])
+    talk = Conversation(agent, MemoryStore())
+
+    async def act(session):
+        await agent.model.hangs.wait()
+        await anyio.wait_all_tasks_blocked()
+        await session.steer("New.", interrupt=True)
+
+    await talk.run(act)
+    encoder = EventEncoder()
+    told = [event.type for message in talk.seen for event in encoder.feed(message)]
+    told += [event.type for event in encoder.end()]
+    whole = [event for event in told if event.startswith(("turn", "agent"))]
+    assert whole == ["agent_start", "turn_start", "turn_end", "turn_start", "turn_end", "agent_end"]
 
 
 # --- steer_at: after each batch, or after each tool
