@@ -53,6 +53,11 @@ def test_a_pipeline_is_short_and_imports_public_names_only(path):
         ("chat", "This is a mock answer to: one\nThis is a mock answer to: two\n"),
         ("custom_stage", "user       text       Say something loud.\nassistant  text       THIS IS A MOCK ANSWER"),
         ("echo", "Is anybody there?\n"),
+        (
+            "steering",
+            "> Tell me everything about mugs.\nThis is a mock a [cut]\n> Stop! In one sentence, please.\n"
+            "This is a mock answer to: Stop! In one sentence, please.\n> And in French?\n",
+        ),
     ],
 )
 def test_a_pipeline_runs_as_a_program(tmp_path, name, said):
