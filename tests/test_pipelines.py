@@ -55,8 +55,10 @@ def test_a_pipeline_is_short_and_imports_public_names_only(path):
         ("echo", "Is anybody there?\n"),
         (
             "steering",
-            "> Tell me everything about mugs.\nThis is a mock a [cut]\n> Stop! In one sentence, please.\n"
-            "This is a mock answer to: Stop! In one sentence, please.\n> And in French?\n",
+            (
+                "> Tell me everything about mugs.\nThis is a mock a [cut]\n> Stop! In one sentence, please.\n"
+                "This is a mock answer to: Stop! In one sentence, please.\n> And in French?\n"
+            ),
         ),
     ],
 )
