@@ -1,6 +1,9 @@
 """Run LLM agent sessions as streams."""
 
 from .agent import Agent as Agent
+from .approvals import Approval as Approval
+from .approvals import Grant as Grant
+from .approvals import Verdict as Verdict
 from .attachments import file as file
 from .attachments import image as image
 from .calls import Decision as Decision
@@ -9,6 +12,8 @@ from .calls import Tool as Tool
 from .calls import ToolCall as ToolCall
 from .calls import ToolContext as ToolContext
 from .calls import ToolSpec as ToolSpec
+from .errors import ApprovalGone as ApprovalGone
+from .errors import ApprovalNotFound as ApprovalNotFound
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
 from .errors import InvalidArguments as InvalidArguments

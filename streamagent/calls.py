@@ -79,7 +79,8 @@ class Tool(Protocol):
     """Something that a model may call.
 
     A tool may also have `prepare(arguments) -> Mapping`, which mends and validates the arguments before anybody
-    decides about the call, and `execution_mode`, `parallel` or `sequential`.
+    decides about the call, `execution_mode`, `parallel` or `sequential`, and `requires_approval`: true, or a function
+    of the prepared arguments that says so.
     """
 
     @property
@@ -137,5 +138,6 @@ class Decision:
     terminate: bool = False
 
 
+RequiresApproval = bool | Callable[[Mapping[str, Any]], Awaitable[bool] | bool]
 BeforeToolCall = Callable[[ToolCall], Awaitable[Decision | None] | Decision | None]
 AfterToolCall = Callable[[ToolCall, Output], Awaitable[Output | None] | Output | None]

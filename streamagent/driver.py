@@ -16,6 +16,7 @@ from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
 from .prompts import part_of
 from .protocols import Stream
+from .records import NOTHING, Unfinished
 from .reply import Reply
 from .run import Plan, Run, RunTasks
 from .settle import Cause, Known, scrub, settle
@@ -111,7 +112,7 @@ class RunReply(Reply):
         if run is None or self._finishing or by in run.taken:
             return  # a run that begins looks into the inbox
         self._pressed = by or self._pressed or ""
-        if self._waiter is not None and run.prompt is not None:  # a prompt that is being admitted is not cut off
+        if self._waiter is not None and run.begun:  # a prompt that is being admitted is not cut off
             self._waiter.interrupt()
 
     async def aclose(self) -> None:
@@ -184,16 +185,32 @@ class RunReply(Reply):
         if plan.timeout is not None:
             self._deadline = current_time() + plan.timeout
         fence = await store.acquire(session)
-        self._rows.extend(await settle(store, session, fence=fence, cause="crashed"))
-        self._run = Run(session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline)
+        left = await store.unfinished(session)
+        if left.approvals and await self._goes_on(left):
+            self._rows.extend(await settle(store, session, fence=fence, cause="superseded", left=left))
+            left = NOTHING
+        else:
+            self._rows.extend(await settle(store, session, fence=fence, cause="crashed", left=left))
+        self._run = Run(
+            session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline, left=left
+        )
         self._chain = await self._run.open()
+
+    async def _goes_on(self, left: Unfinished) -> bool:
+        """Tell whether a prompt is asked over calls that wait, when nothing was decided about them."""
+        if self._prompt is None:
+            return False
+        waiting = {request.id for request in left.approvals}
+        inbox = await self._runtime.store.inbox(self._session)
+        return not any((message.query or {}).get("approval") in waiting for message in inbox)
 
     async def _replay(self, prompt: Message) -> Chain:
         """Show a prompt and its stored answer, by the stages that change what is shown."""
 
         async def until_next_prompt(stream: Stream) -> Stream:
             async for message in stream:
-                asked = message.role in ("user", "system") and "feedback" not in (message.query or {})
+                said = message.role in ("user", "system") and message.type != "approval"
+                asked = said and "feedback" not in (message.query or {})
                 if asked and prompt.id not in (message.id, part_of(message)):
                     return
                 yield message
@@ -212,7 +229,7 @@ class RunReply(Reply):
     async def _next_run(self) -> None:
         """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
         run, prompt = self._run, self._prompt
-        if run is None or prompt is None or run.prompt in (None, prompt.id):
+        if run is None or prompt is None or (run.prompt in (None, prompt.id) and not run.resumed):
             await self._finish("ended")
             return
         if await self._left("ended"):
@@ -222,7 +239,7 @@ class RunReply(Reply):
     def _is_pressed(self) -> bool:
         """Tell whether the run is to be cut for a message that it has not taken, and has begun."""
         run = self._run
-        if run is None or run.prompt is None or self._pressed is None:
+        if run is None or not run.begun or self._pressed is None:
             return False
         return self._pressed not in run.taken
 
@@ -230,7 +247,7 @@ class RunReply(Reply):
         """Close what the run left open, and let it go on with what the user says."""
         if (run := self._run) is not None and await self._left("interrupted"):
             by, self._pressed = self._pressed, None
-            self._run = run.resumed(RunTasks(self._runtime.tasks, self._fail), by or "")
+            self._run = run.going_on(RunTasks(self._runtime.tasks, self._fail), by or "")
             self._chain = await self._run.open()
 
     async def _left(self, cause: Cause) -> bool:

@@ -32,14 +32,25 @@ class Inbox:
     follow_ups: Drain = "one_at_a_time"
 
     async def first(self) -> list[Message]:
-        """Admit the prompt that waits longest, all its messages, and the steering that came before the run."""
+        """Admit the prompt that waits longest, all its messages, and the steering that came before the run.
+
+        Decisions that nothing waits for any more are admitted with it, for the record.
+        """
         waiting = await self.store.inbox(self.session)
-        prompts = [message for message in waiting if lane_of(message) == "prompt" and not part_of(message)] or waiting
+        spoken = [message for message in waiting if lane_of(message) != "decision"]
+        prompts = [message for message in spoken if lane_of(message) == "prompt" and not part_of(message)] or spoken
         if not prompts:
             return []
-        prompt = [prompts[0], *(message for message in waiting if part_of(message) == prompts[0].id)]
-        steering = [message for message in waiting if lane_of(message) == "steer" and message is not prompts[0]]
+        prompt = [prompts[0], *(message for message in spoken if part_of(message) == prompts[0].id)]
+        steering = [message for message in spoken if lane_of(message) == "steer" and message is not prompts[0]]
+        if len(spoken) < len(waiting):
+            await self._admit([message for message in waiting if lane_of(message) == "decision"])
         return [*await self._admit(prompt), *await self._admit(_drain(steering, self.steering))]
+
+    async def decided(self) -> list[Message]:
+        """Admit decisions about calls that wait for an approval."""
+        waiting = await self.store.inbox(self.session)
+        return await self._admit([message for message in waiting if lane_of(message) == "decision"])
 
     async def steered(self, drain: Drain | None = None) -> list[Message]:
         """Admit steering messages, as many as `drain` says."""

@@ -138,6 +138,7 @@ class BareRun:
     opened: tuple[Store, int] | None = None
     again: Message | None = None
     cut_usage: Mapping[str, Any] | None = None
+    decided: dict[str, Message] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:

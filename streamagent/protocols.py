@@ -244,12 +244,14 @@ class RunContext(Protocol):
             however the run ends.
         cut_usage: Tokens of the answer that is under way, for a stage that ends it: an estimate; `None` between turns.
         again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
+        decided: Calls that waited for an approval, by their message id: the decisions about them pass by next.
     """
 
     session: str
     deadline: float
     outcomes: dict[str, Message]
     again: Message | None
+    decided: dict[str, Message]
 
     @property
     def cut_usage(self) -> Mapping[str, Any] | None:

@@ -17,6 +17,7 @@ from .inbox import Inbox
 from .message import Message
 from .pipeline import Chain, Pipeline
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Store, Stream
+from .records import NOTHING, Unfinished
 from .turn import Turn, with_system
 
 TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
@@ -100,15 +101,20 @@ class RunTasks:
                 await self._idle.wait()
 
 
+_PAUSED = Message.stop("tool_calls")  # what a run that goes on after a pause takes for the last turn's stop
+
+
 @dataclass(slots=True)
 class Run:
     """A run as its stages see it (`protocols.RunContext`), and what its head needs.
 
     `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, `taken` has those
-    of all, `number` counts the turns that are over, and after `last_turn` of them it ends; `again` takes a turn again
-    (`protocols.RunContext`). `interrupted` is the id of the message for which it was cut, when it goes on after that;
-    empty when nobody said for which. `turn` is the answer that is under way; `shrunk`, that a turn of the prompt was
-    taken once more because its context was too long.
+    of all. `number` counts the turns that are over, and after `last_turn` of them it ends; `again` and `decided` are as
+    in `protocols.RunContext`. `left` is how it found the session: with calls that wait for an approval, if the last run
+    paused; `resumed` that some were decided. `turn` is the last one, `stop` that of the last that is over; `shrunk`,
+    that one is taken once more because its context was too long, and `retry`, that this comes next. `begun`, that the
+    run has looked into the inbox; `interrupted` is the id of the message for which it was cut, when it goes on after
+    that, or empty.
     """
 
     session: str
@@ -125,12 +131,19 @@ class Run:
     number: int = 0
     last_turn: int = 0
     interrupted: str | None = None
+    begun: bool = False
     turn: Turn | None = None
     shrunk: bool = False
+    retry: bool = False
+    decided: dict[str, Message] = field(default_factory=dict)
+    left: Unfinished = NOTHING
+    resumed: bool = False
+    stop: Message = _PAUSED
     inbox: Inbox = field(init=False)
 
     def __post_init__(self) -> None:
         plan = self.plan
+        self.last_turn = plan.max_turns if self.left.approvals else self.last_turn
         self.inbox = Inbox(
             store=self.store,
             session=self.session,
@@ -145,33 +158,45 @@ class Run:
         """What the loop asks the program."""
         return self.plan.hooks
 
-    def take(self, prompt: Message) -> None:
+    def take(self, prompts: Sequence[Message]) -> None:
         """Take note of what is admitted; only a follow-up has all turns again."""
-        self.asked = prompt.id
-        self.taken.add(prompt.id)
-        if not self.number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
-            self.last_turn = self.number + self.plan.max_turns
-            self.shrunk = False
+        for prompt in prompts:
+            self.asked = prompt.id
+            self.taken.add(prompt.id)
+            self.prompt = self.prompt or prompt.id
+            if not self.number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
+                self.last_turn = self.number + self.plan.max_turns
+                self.shrunk = False
 
-    def resumed(self, tasks: RunTasks, by: str) -> Run:
+    def going_on(self, tasks: RunTasks, by: str) -> Run:
         """Make what goes on after an interruption: the same run, with stages that begin anew.
 
         Args:
             tasks: Its background work.
             by: Id of the message for which it was cut; empty when nobody said for which.
         """
-        return replace(self, tasks=tasks, outcomes={}, again=None, turn=None, interrupted=by)
+        fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "left": NOTHING, "again": None, "turn": None}
+        return replace(self, tasks=tasks, interrupted=by, **fresh)
 
     @property
     def cut_usage(self) -> Mapping[str, Any] | None:
         """Tokens of the answer that is under way."""
-        return None if self.turn is None else self.turn.usage
+        return None if self.turn is None or self.turn.stop is not None else self.turn.usage
 
     @property
     def last_words(self) -> Mapping[str, Any]:
         """What its `stop` says besides when it is cut: what the answer took that was under way, or that none was."""
-        turn = self.turn
-        return {"model": turn.model, "usage": turn.usage} if turn else {"usage": {"total_tokens": 0}}
+        if self.turn is None or self.cut_usage is None:
+            return {"usage": {"total_tokens": 0}}
+        return {"model": self.turn.model, "usage": self.cut_usage}
+
+    async def decide(self, left: Unfinished) -> list[Message]:
+        """Admit what was decided about calls that wait."""
+        decisions = await self.inbox.decided() if left.approvals else []
+        about = {(decision.query or {}).get("call") for decision in decisions}
+        self.decided.update((call.id, call) for call in left.calls if call.id in about)
+        self.resumed |= bool(decisions)
+        return decisions
 
     async def open(self) -> Chain:
         """Build the chain: the head, then the reply stages."""
@@ -184,67 +209,76 @@ async def turns(run: Run) -> Stream:
     """Admit the prompt that waits longest, and take model turns until it has its final answer.
 
     Steering messages are admitted after each turn, and follow-ups when nothing else is left: the same run answers them.
+    When the last run paused, this one begins with what was decided since.
 
     Yields:
         The prompts, and what the model says; a `stop` with reason `turn_limit` when one took more turns than the plan
-        allows, or with reason `stopped` when `should_stop_after_turn` said so.
+        allows, with reason `stopped` when `should_stop_after_turn` said so, with reason `paused` when calls wait for an
+        approval.
     """
-    admitted = await _begin(run)
-    while admitted is not None:
-        for prompt in admitted:
-            run.take(prompt)
+    left: Unfinished | None = run.left if run.left.approvals else None
+    admitted = [] if left else await _first(run)
+    run.begun = True
+    if not (admitted or left or run.interrupted):
+        return
+    while True:
+        run.take(admitted)
         for prompt in admitted:
             yield prompt
-        if run.number == run.last_turn:
-            yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
-            return
-        turn = run.turn = Turn(run.plan.model.name)
-        chain = Chain(run.store.read(run.session))
-        try:
-            async for message in await _answer(run, chain, turn):
-                if message.type == "stop":
-                    run.turn = None
-                yield turn.take(message)
-        finally:
-            await chain.aclose()
-        if turn.stop is None:
-            run.turn = None
-            yield turn.end()
-        border = await _border(run, turn)
+        if left is None:
+            turn = run.turn = Turn(run.plan.model.name)
+            chain = Chain(run.store.read(run.session))
+            try:
+                async for message in await _answer(run, chain, turn):
+                    yield message
+            finally:
+                await chain.aclose()
+            left = await _left(run, turn)
+        while left is not None and (decisions := await run.decide(left)):
+            for decision in decisions:
+                yield decision
+            left = await run.store.unfinished(run.session)
+        border = await _border(run, left)
         if isinstance(border, Message):
             yield border
-        admitted = border if isinstance(border, list) else None
+        if not isinstance(border, list):
+            return
+        admitted, left = border, None
 
 
-async def _begin(run: Run) -> list[Message] | None:
-    """Admit what a run is begun for, or goes on with after an interruption; `None` when there is nothing to answer."""
-    if run.interrupted is None:
-        admitted = await run.inbox.first()
-        run.prompt = admitted[0].id if admitted else None
-        return admitted or None
-    admitted = await run.inbox.steered("all")
-    return admitted if admitted or run.interrupted else None
+async def _first(run: Run) -> list[Message]:
+    """Admit what a run is begun for, or goes on with after an interruption."""
+    return await (run.inbox.first() if run.interrupted is None else run.inbox.steered("all"))
 
 
 _QUEUES_LEFT = ("error", "tool_calls")  # reasons after which what waits goes on waiting: a failure, calls nobody ran
 
 
-async def _border(run: Run, turn: Turn) -> list[Message] | Message | None:
+async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message | None:
     """Decide between two turns what comes next.
+
+    Args:
+        run: The run.
+        left: How the last turn's calls stand, if it made some.
 
     Returns:
         What was admitted, when there is another turn; `None`, or a last `stop`, when there is none.
     """
-    end = TurnEnd(session=run.session, number=run.number + 1, stop=turn.stop or turn.end())
-    retry = _shrinks(run, turn)
-    run.number += not retry
+    end = TurnEnd(session=run.session, number=run.number + run.retry, stop=run.stop)
     hook = run.hooks.should_stop_after_turn
-    if hook is not None and await settled(hook(end)):
+    if hook is not None and end.number and await settled(hook(end)):
         return None if end.stop.is_final else Message.stop("stopped", turn=end.number)
-    goes_on = retry or run.again is not None or await _has_results(run, end.stop)
+    if left is not None and left.approvals:
+        waiting = [request.id for request in left.approvals]
+        return Message.stop("paused", approvals=waiting) if end.number or run.resumed else None
+    goes_on = run.retry or run.again is not None or _has_results(run, left)
+    over = run.number >= run.last_turn
+    if over and goes_on:
+        return Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
     admitted: list[Message] = []
     if goes_on or (end.stop.query or {}).get("reason") not in _QUEUES_LEFT:
-        admitted = await run.inbox.steered() or ([] if goes_on else await run.inbox.followed_up())
+        steered = [] if over else await run.inbox.steered()
+        admitted = steered or ([] if goes_on else await run.inbox.followed_up())
     if not (goes_on or admitted):
         return None
     await _prepare(run, end)
@@ -279,13 +313,20 @@ async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
     await chain.extend([with_system(plan.system), *plan.pipeline.context, turn.counted()], run)
     answer = plan.model.stream(chain.tail, tools=plan.tools, settings=settings, deadline=run.deadline)
     chain.append(answer)
-    return answer
+    chain.append(turn.follow(answer))
+    return chain.tail
 
 
-async def _has_results(run: Run, stop: Message) -> bool:
+async def _left(run: Run, turn: Turn) -> Unfinished | None:
+    """Take note of a turn that is over, and look how its calls stand, if it made some."""
+    run.stop = turn.stop or run.stop
+    run.retry = _shrinks(run, turn)
+    run.number += not run.retry
+    made = (run.stop.query or {}).get("reason") == "tool_calls"
+    return await run.store.unfinished(run.session) if made else None
+
+
+def _has_results(run: Run, left: Unfinished | None) -> bool:
     """Tell whether the turn's calls have their results, so that the model can go on."""
-    if (stop.query or {}).get("reason") != "tool_calls":
-        return False
-    left = await run.store.unfinished(run.session)
     # Without `persist` the last row is still the prompt, and the model would be asked the same again.
-    return not left.calls and left.last is not None and left.last.id != run.asked
+    return left is not None and not left.calls and left.last is not None and left.last.id != run.asked

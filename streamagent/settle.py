@@ -13,12 +13,13 @@ from ._core.closing import close_all
 from .message import Message, afold
 from .pipeline import Chain
 from .protocols import RunContext, Stage, Store, Stream
+from .records import Unfinished
 
 logger = logging.getLogger("streamagent")
 
 SCRUB_TIMEOUT = 1.0  # seconds for the results of a run that was cut to pass its stages
 WITHHELD = "Finished, but its result was not stored: it did not pass the pipeline when the run was cut."
-Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "interrupted"]
+Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "interrupted", "superseded"]
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",
@@ -28,6 +29,7 @@ _CALL_TEXTS: dict[Cause, str] = {
     "error": "Stopped: the run failed before this call finished.",
     "forked": "Not known here: this session was forked before the call's result.",
     "interrupted": "Interrupted by the user before it finished.",
+    "superseded": "Not executed: the conversation went on before anybody approved this call.",
 }
 
 _STOPS: dict[Cause, dict[str, Any]] = {
@@ -51,6 +53,7 @@ _STOPS: dict[Cause, dict[str, Any]] = {
         },
     },
     "interrupted": {"reason": "aborted", "cut": "interrupted"},
+    "superseded": {"reason": "superseded"},
 }
 
 
@@ -72,36 +75,59 @@ class Known:
     said: Mapping[str, Any] = field(default_factory=dict)
 
 
-NOTHING = Known()
+_UNKNOWN = Known()
 
 
-async def settle(store: Store, session: str, *, fence: int, cause: Cause, known: Known = NOTHING) -> list[Message]:
-    """Close what a run left open.
+async def settle(  # noqa: PLR0913 - all by keyword
+    store: Store,
+    session: str,
+    *,
+    fence: int,
+    cause: Cause,
+    known: Known = _UNKNOWN,
+    left: Unfinished | None = None,
+) -> list[Message]:
+    """Close what a run left open. Calls that wait for an approval go on waiting when the process had crashed.
 
     Args:
         store: Where the session lives.
         session: The session.
         fence: The writer's fence.
-        cause: Why the run is over; a fork's own reason, as long as nothing was written to it, is `forked`.
+        cause: Why the run is over; a fork's own reason, as long as nothing was written to it, is `forked`. A pause
+            ends with `superseded` alone.
         known: What is known of the run.
+        left: What it left open, when that is known.
 
     Returns:
         The rows that were added, with their sequence; the closing fragments of cut messages among them.
     """
-    left = await store.unfinished(session)
-    if left.at_rest:
+    left = left or await store.unfinished(session)
+    if left.at_rest and not (cause == "superseded" and left.approvals):
         return []
-    cause = "forked" if left.forked else cause
-    outcomes: Mapping[str, Message] = {
-        call.id: known.outcomes[call.id] for call in (*left.calls, *left.open) if call.id in known.outcomes
-    }
+    calls = (*left.calls, *left.open)
+    outcomes: Mapping[str, Message] = {call.id: known.outcomes[call.id] for call in calls if call.id in known.outcomes}
     if outcomes and known.scrub is not None:
         outcomes = await known.scrub(outcomes)
-    rows = close_all(left.open, left.calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
-    rows.append(Message.stop(**{**_STOPS[cause], **known.said}))
+    rows = closings(left, "forked" if left.forked else cause, outcomes, known.said)
     sequences = await store.write(session, rows, fence=fence)
     numbered = zip(rows, sequences, strict=True)
     return [replace(row, session=session, sequence=sequence) for row, sequence in numbered]
+
+
+def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], said: Mapping[str, Any]) -> list[Message]:
+    """Say which rows close an unfinished session; its `stop` says `said` besides."""
+    paused = cause == "crashed" and left.approvals
+    calls, requests = (left.cut, ()) if paused else (left.calls, left.approvals)
+    rows = close_all(left.open, calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
+    stop = {"reason": "paused", "approvals": [row.id for row in left.approvals]} if paused else _STOPS[cause]
+    return [*(_expired(request, cause) for request in requests), *rows, Message.stop(**{**stop, **said})]
+
+
+def _expired(request: Message, cause: Cause) -> Message:
+    """Say that a call does not wait for a decision any more."""
+    asked = request.query or {}
+    query = {"approval": request.id, "call": asked.get("call"), "decision": "expired", "reason": cause}
+    return Message(role="tool", type="approval", query=query)
 
 
 async def scrub(results: Mapping[str, Message], stages: Sequence[Stage], run: RunContext) -> Mapping[str, Message]:

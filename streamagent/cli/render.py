@@ -168,6 +168,8 @@ def stop_note(stop: Message) -> str | None:
         return f"{query.get('reason')}: {error.get('kind')}: {error.get('message')}"
     if query.get("reason") in ("stop", "tool_calls"):
         return None
+    if query.get("reason") == "paused":
+        return f"paused: {len(query['approvals'])} of the calls wait: streamagent approve {stop.session}"
     limit = query.get("limit")
     return f"ended: {query.get('reason')}" + (f" {compact(limit)}" if limit else "")
 
