@@ -18,8 +18,9 @@ from .prompts import part_of
 from .protocols import Stream
 from .records import NOTHING, Unfinished
 from .reply import Reply
-from .run import Plan, Run, RunTasks
+from .run import Plan, Run
 from .settle import Cause, Known, scrub, settle
+from .tasks import RunTasks
 from .waiting import Interrupted, Waiter, make_waiter
 
 if TYPE_CHECKING:

@@ -445,6 +445,35 @@ async def test_the_events_of_an_interrupted_run_are_those_of_two_turns():
     assert whole == ["agent_start", "turn_start", "turn_end", "turn_start", "turn_end", "agent_end"]
 
 
+async def test_a_call_that_waits_for_an_approval_is_closed_by_an_interruption(store):
+    hang, started = waiting_tool()
+
+    @tool(requires_approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    turn = calls(call("pay", "c1"), call("hang", "c2"))
+    agent = Agent(ScriptedModel(turn, answer("new")), tools=[hang, pay])
+
+    async def act(session):
+        await started.wait()
+        await anyio.wait_all_tasks_blocked()
+        await session.steer("New.", interrupt=True)
+        await talk.until("new")
+        assert await session.pending() == []
+
+    talk = Conversation(agent, store)
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(talk.read, session, "Go.")
+            await act(session)
+        stored = [row async for row in session.history()]
+    assert [m.content for m in stored if m.type == "tool_result"] == ["Interrupted by the user before it finished."] * 2
+    assert [m.query.get("decision") for m in stored if m.type == "approval"] == [None, "expired"]
+    assert reasons(stored) == ["tool_calls", "aborted", "stop"]
+
+
 # --- steer_at: after each batch, or after each tool
 
 
