@@ -14,8 +14,7 @@ from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, mov
 from .errors import LeaseLost, SessionBusy, StoreError
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
-from .prompts import part_of
-from .protocols import Stream
+from .prompts import answer_to
 from .records import NOTHING, Unfinished
 from .reply import Reply
 from .run import Plan, Run
@@ -207,17 +206,8 @@ class RunReply(Reply):
 
     async def _replay(self, prompt: Message) -> Chain:
         """Show a prompt and its stored answer, by the stages that change what is shown."""
-
-        async def until_next_prompt(stream: Stream) -> Stream:
-            async for message in stream:
-                said = message.role in ("user", "system") and message.type != "approval"
-                asked = said and "feedback" not in (message.query or {})
-                if asked and prompt.id not in (message.id, part_of(message)):
-                    return
-                yield message
-
         chain = Chain(self._runtime.store.read(self._session, after=(prompt.sequence or 1) - 1))
-        await chain.extend([until_next_prompt, *self._plan.pipeline.shown], self._runtime.bare_run(self._session))
+        await chain.extend([answer_to(prompt), *self._plan.pipeline.shown], self._runtime.bare_run(self._session))
         return chain
 
     def _fail(self, error: BaseException) -> None:

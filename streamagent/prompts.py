@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from .errors import MessageError
 from .message import Message, clean_text
+from .protocols import Stage, Stream
 
 Prompt: TypeAlias = str | Message | Sequence[str | Message]
 
@@ -65,6 +66,20 @@ def part_of(message: Message) -> str | None:
     """Return the id of the message that it is sent with, when that is another one."""
     first: str | None = (message.query or {}).get("part_of")
     return first
+
+
+def answer_to(prompt: Message) -> Stage:
+    """Make a stage that ends rows which begin with a prompt where the next one is."""
+
+    async def stage(stream: Stream) -> Stream:
+        async for message in stream:
+            said = message.role in ("user", "system") and message.type != "approval"
+            asked = said and "feedback" not in (message.query or {})
+            if asked and prompt.id not in (message.id, part_of(message)):
+                return
+            yield message
+
+    return stage
 
 
 def _substance(message: Message) -> bytes:
