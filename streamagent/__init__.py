@@ -82,5 +82,7 @@ from .stores.sqlite import SqliteStore as SqliteStore
 from .structured import StructuredReply as StructuredReply
 from .tools.function import tool as tool
 from .tools.read import read_tool as read_tool
+from .tools.skill import Skill as Skill
+from .tools.skill import skill_tool as skill_tool
 
 __version__ = "0.1.0"

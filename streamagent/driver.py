@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
 
 from .errors import LeaseLost, SessionBusy, StoreError
+from .lineage import Lineage, settle_tree
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
 from .prompts import answer_to
@@ -41,6 +42,7 @@ class RunReply(Reply):
         rest: Further messages of the same prompt.
         client_key: The prompt's key for deduplication.
         previous: An earlier reply of the same handle, to be cut if it was abandoned.
+        lineage: Where its runs stand in the tree of a sub-agent's runs; `None` for the root of a tree.
     """
 
     def __init__(  # noqa: PLR0913 - made by Session alone
@@ -53,6 +55,7 @@ class RunReply(Reply):
         rest: Sequence[Message] = (),
         client_key: str | None = None,
         previous: RunReply | None = None,
+        lineage: Lineage | None = None,
     ) -> None:
         self._runtime = runtime
         self._session = session
@@ -61,6 +64,7 @@ class RunReply(Reply):
         self._rest = rest
         self._client_key = client_key
         self._previous = previous
+        self._lineage = lineage
         self._begun = False
         self._run: Run | None = None
         self._chain: Chain | None = None
@@ -176,23 +180,31 @@ class RunReply(Reply):
             await self._open_run()
             return
         if not (await store.unfinished(session)).at_rest:
-            await settle(store, session, fence=await store.acquire(session), cause="crashed")
+            await settle_tree(store, session, fence=await store.acquire(session))
         self._chain = await self._replay(self._prompt)
 
     async def _open_run(self) -> None:
         """Take the session over, settle what an earlier run left, and build the chain."""
         store, session, plan = self._runtime.store, self._session, self._plan
+        lineage = self._lineage or Lineage.root(max_depth=plan.max_depth, max_children=plan.max_children)
+        self._deadline = lineage.deadline
         if plan.timeout is not None:
-            self._deadline = current_time() + plan.timeout
+            self._deadline = min(self._deadline, current_time() + plan.timeout)
         fence = await store.acquire(session)
         left = await store.unfinished(session)
-        if left.approvals and await self._goes_on(left):
-            self._rows.extend(await settle(store, session, fence=fence, cause="superseded", left=left))
-            left = NOTHING
-        else:
-            self._rows.extend(await settle(store, session, fence=fence, cause="crashed", left=left))
+        superseded = left.approvals and await self._goes_on(left)
+        cause: Cause = "superseded" if superseded else "crashed"
+        self._rows.extend(await settle_tree(store, session, fence=fence, cause=cause, left=left))
         self._run = Run(
-            session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline, left=left
+            session,
+            store,
+            fence,
+            plan,
+            RunTasks(self._runtime.tasks, self._fail),
+            self._deadline,
+            left=NOTHING if superseded else left,
+            lineage=lineage,
+            starter=self._runtime.start_child,
         )
         self._chain = await self._run.open()
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .calls import ToolSpec
+from .calls import Child, Output, ToolSpec
+from .errors import ConfigError
 from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
+from .lineage import Lineage
 from .message import Message
 from .pipeline import Chain, Pipeline
-from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Store, Stream
+from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
 from .records import NOTHING, Unfinished
 from .tasks import RunTasks
 from .turn import Turn, with_system
@@ -33,6 +35,8 @@ class Plan:
         hooks: What the loop asks the program.
         steering: How many steering messages are admitted at one border.
         follow_ups: How many follow-ups are admitted when nothing else is left.
+        max_depth: How deep sub-agents may be nested in a run that is not a sub-agent's itself.
+        max_children: How many sub-agents may be at work at once in such a run, at all depths together.
     """
 
     model: Model
@@ -45,6 +49,8 @@ class Plan:
     hooks: Hooks = NO_HOOKS
     steering: Drain = "one_at_a_time"
     follow_ups: Drain = "one_at_a_time"
+    max_depth: int = 3
+    max_children: int = 8
 
 
 _PAUSED = Message.stop("tool_calls")  # what a run that goes on after a pause takes for the last turn's stop
@@ -55,12 +61,12 @@ class Run:
     """A run as its stages see it (`protocols.RunContext`), and what its head needs.
 
     `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, `taken` has those
-    of all. `number` counts the turns that are over, and after `last_turn` of them it ends; `again` and `decided` are as
-    in `protocols.RunContext`. `left` is how it found the session: with calls that wait for an approval, if the last run
-    paused; `resumed` that some were decided. `turn` is the last one, `stop` that of the last that is over; `shrunk`,
-    that one is taken once more because its context was too long, and `retry`, that this comes next. `begun`, that the
-    run has looked into the inbox; `interrupted` is the id of the message for which it was cut, when it goes on after
-    that, or empty.
+    of all. `number` counts the turns that are over, and after `last_turn` of them it ends; `again`, `decided` and
+    `bounds` are as in `protocols.RunContext`. `left` is how it found the session: with calls that wait for an approval,
+    if the last run paused; `resumed` that some were decided. `turn` is the last one, `stop` that of the last that is
+    over; `shrunk`, that one is taken once more because its context was too long, and `retry`, that this comes next.
+    `begun`, that the run has looked into the inbox; `interrupted` is the id of the message for which it was cut, when
+    it goes on after that, or empty. `lineage` is its place among the runs of sub-agents; `starter` starts one.
     """
 
     session: str
@@ -81,6 +87,9 @@ class Run:
     turn: Turn | None = None
     shrunk: bool = False
     retry: bool = False
+    lineage: Lineage = field(default_factory=Lineage)
+    starter: Callable[[Run, Child], Awaitable[Output]] | None = None
+    bounds: list[Stage] = field(default_factory=list)
     decided: dict[str, Message] = field(default_factory=dict)
     left: Unfinished = NOTHING
     resumed: bool = False
@@ -121,8 +130,8 @@ class Run:
             tasks: Its background work.
             by: Id of the message for which it was cut; empty when nobody said for which.
         """
-        fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "left": NOTHING, "again": None, "turn": None}
-        return replace(self, tasks=tasks, interrupted=by, **fresh)
+        fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "bounds": [], "again": None, "turn": None}
+        return replace(self, tasks=tasks, interrupted=by, left=NOTHING, **fresh)
 
     @property
     def cut_usage(self) -> Mapping[str, Any] | None:
@@ -145,10 +154,16 @@ class Run:
         return decisions
 
     async def open(self) -> Chain:
-        """Build the chain: the head, then the reply stages."""
+        """Build the chain: the head, the limits of the runs above, then the reply stages."""
         chain = Chain(turns(self))
-        await chain.extend(self.plan.pipeline.reply, self)
+        await chain.extend([*self.lineage.bounds, *self.plan.pipeline.reply], self)
         return chain
+
+    async def start_child(self, child: Child) -> Output:
+        """Let a sub-agent answer; see `ToolContext.start`."""
+        if self.starter is None:
+            raise ConfigError(f"call {child.call} wants a sub-agent, and this run has no runtime")
+        return await self.starter(self, child)
 
 
 async def turns(run: Run) -> Stream:

@@ -12,7 +12,21 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "streamagent"
 
 BESIDE = {"stages", "models", "stores", "tools"}
-COLUMN = ["events", "pipeline", "settle", "inbox", "turn", "tasks", "run", "driver", "duplex", "session", "runtime"]
+COLUMN = [
+    "events",
+    "pipeline",
+    "settle",
+    "tasks",
+    "lineage",
+    "inbox",
+    "turn",
+    "run",
+    "driver",
+    "duplex",
+    "subagents",
+    "session",
+    "runtime",
+]
 # From the ground up; a part imports itself and what is below it, and of one layer nobody his neighbour.
 LAYERS = [
     {"errors"},

@@ -62,6 +62,7 @@ def test_a_pipeline_is_short_and_imports_public_names_only(path):
                 "This is a mock answer to: Stop! In one sentence, please.\n> And in French?\n"
             ),
         ),
+        ("subagents", "user           text         What products do you have in stock?\n"),
     ],
 )
 def test_a_pipeline_runs_as_a_program(tmp_path, name, said):

@@ -25,7 +25,7 @@ async def _show(reply: RunReply, view: View) -> Message | None:
     stop: Message | None = None
     async for message in reply:
         view.show(message)
-        if message.type == "stop":
+        if message.type == "stop" and not message.path:
             stop = message
             if note := stop_note(message):
                 view.note(note, style="red" if _exit_code(message) else "yellow")

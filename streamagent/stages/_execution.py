@@ -23,7 +23,18 @@ from anyio import (
 from anyio.streams.memory import MemoryObjectSendStream
 
 from streamagent._core.output import describe, error_output, render, text_of
-from streamagent.calls import AfterToolCall, BeforeToolCall, Decision, Output, SteerAt, Tool, ToolCall, ToolContext
+from streamagent.calls import (
+    AfterToolCall,
+    BeforeToolCall,
+    Child,
+    Decision,
+    HasPlan,
+    Output,
+    SteerAt,
+    Tool,
+    ToolCall,
+    ToolContext,
+)
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
 from streamagent.hooks import lane_of, settled
@@ -101,6 +112,7 @@ class Execution:
         self._border = border
         self._result_id = new_id()
         self._opened = False
+        self._children = 0
         self._thread = threading.get_ident()
 
     async def execute(self) -> None:
@@ -190,6 +202,14 @@ class Execution:
             deadline=self._run.deadline,
             platform=self._options.platform,
             report=self._report,
+            starter=self._start,
+        )
+
+    async def _start(self, agent: HasPlan, prompt: str) -> Output:
+        self._children += 1
+        call, number = self.call.id, self._children
+        return await self._run.start_child(
+            Child(agent=agent, prompt=prompt, call=call, number=number, relay=self._send)
         )
 
     async def _call(self, tool: Tool, asked: ToolCall) -> Output:

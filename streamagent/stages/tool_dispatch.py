@@ -98,7 +98,7 @@ def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     by_name: dict[str, Tool] = {}
     for tool in tools:
         if not hasattr(tool, "spec"):
-            raise ConfigError(f"{tool!r:.80} is not a tool; decorate the function with @tool")
+            raise ConfigError(f"{tool!r:.80} is not a tool; decorate the function with @tool, or take agent.as_tool()")
         if by_name.setdefault(tool.spec.name, tool) is not tool:
             raise ConfigError(f"two tools are named {tool.spec.name!r}; give one of them another name")
     return by_name
@@ -177,6 +177,8 @@ class _Batch:
                 self._votes.append(self._executions.popleft().terminate)
                 return result
             message = await self._inbox.receive()
+            if message.path:
+                return message
             if message.type == "approval":  # whoever decides need not wait for the calls before it
                 self._executions = deque(item for item in self._executions if item.call.id != _call_of(message))
                 self._votes.append(False)
