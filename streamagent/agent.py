@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from os import PathLike
 from typing import Any, TypedDict, Unpack
 
-from .calls import Output, Tool, ToolContext
+from .calls import Output, SteerAt, Tool, ToolContext
 from .errors import ConfigError
 from .hooks import NO_HOOKS, Drain, Hooks
 from .message import new_id
@@ -62,6 +62,7 @@ class Agent:
         hooks: What the loop asks the program.
         steering: Whether one or all steering messages are admitted at one border.
         follow_ups: Whether one or all follow-ups are admitted when nothing else is left.
+        steer_at: When steering is seen, as in `tool_dispatch`; only of an agent that builds its own pipeline.
         name: What a model calls it by, as the tool of another agent.
         description: What it is good for, as the tool of another agent.
         max_depth: How deep sub-agents may be nested, where this is the outermost agent; 0 for none.
@@ -88,6 +89,7 @@ class Agent:
         hooks: Hooks = NO_HOOKS,
         steering: Drain = "one_at_a_time",
         follow_ups: Drain = "one_at_a_time",
+        steer_at: SteerAt = "after_batch",
         name: str | None = None,
         description: str | None = None,
         max_depth: int = 3,
@@ -101,7 +103,7 @@ class Agent:
         self.name, self.description = name, description
         self.plan = Plan(
             model=get_model(model),
-            pipeline=(pipeline or _pipeline(self.tools, hooks)) + Pipeline(context=_context(hooks)),
+            pipeline=(pipeline or _pipeline(self.tools, hooks, steer_at)) + Pipeline(context=_context(hooks)),
             tools=tuple(tool.spec for tool in self.tools),
             system=with_skills(system, skills),
             settings=settings,
@@ -217,8 +219,9 @@ def _reopened(store: Store) -> Store:
     return reopened()
 
 
-def _pipeline(tools: Sequence[Tool], hooks: Hooks) -> Pipeline:
-    dispatch = tool_dispatch(tools, before_tool_call=hooks.before_tool_call, after_tool_call=hooks.after_tool_call)
+def _pipeline(tools: Sequence[Tool], hooks: Hooks, steer_at: SteerAt) -> Pipeline:
+    before, after = hooks.before_tool_call, hooks.after_tool_call
+    dispatch = tool_dispatch(tools, before_tool_call=before, after_tool_call=after, steer_at=steer_at)
     return Pipeline(reply=[dispatch, persist()])
 
 
@@ -252,6 +255,8 @@ def _check_options(given: Mapping[str, Any]) -> None:
     for name in ("steering", "follow_ups"):
         if given[name] not in ("one_at_a_time", "all"):
             raise ConfigError(f"Agent({name}=…) takes 'one_at_a_time' or 'all', not {given[name]!r}")
+    if given["pipeline"] is not None and given["steer_at"] != "after_batch":
+        raise ConfigError(f"this agent has a pipeline; write tool_dispatch(…, steer_at={given['steer_at']!r}) there")
 
 
 def _check(name: str, value: object, kind: Any) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .message import Message
 
 ExecutionMode = Literal["parallel", "sequential"]
+SteerAt = Literal["after_batch", "after_tool"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
@@ -13,11 +15,11 @@ from .errors import LeaseLost, SessionBusy, StoreError
 from .lineage import Lineage, settle_tree
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
-from .protocols import Stream
+from .prompts import answer_to
 from .records import NOTHING, Unfinished
 from .reply import Reply
 from .run import Plan, Run
-from .settle import Cause, settle
+from .settle import Cause, Known, scrub, settle
 from .tasks import RunTasks
 from .waiting import Interrupted, Waiter, make_waiter
 
@@ -37,6 +39,7 @@ class RunReply(Reply):
         session: Its id.
         plan: What answers.
         prompt: What to put into the inbox first; `None` to answer what waits there longest.
+        rest: Further messages of the same prompt.
         client_key: The prompt's key for deduplication.
         previous: An earlier reply of the same handle, to be cut if it was abandoned.
         lineage: Where its runs stand in the tree of a sub-agent's runs; `None` for the root of a tree.
@@ -49,6 +52,7 @@ class RunReply(Reply):
         plan: Plan,
         *,
         prompt: Message | None = None,
+        rest: Sequence[Message] = (),
         client_key: str | None = None,
         previous: RunReply | None = None,
         lineage: Lineage | None = None,
@@ -57,6 +61,7 @@ class RunReply(Reply):
         self._session = session
         self._plan = plan
         self._prompt = prompt
+        self._rest = rest
         self._client_key = client_key
         self._previous = previous
         self._lineage = lineage
@@ -69,7 +74,8 @@ class RunReply(Reply):
         self._error: BaseException | None = None
         self._deadline = math.inf
         self._by: Message | None = None
-        self._between = False
+        self._pressed: str | None = None  # as `Run.interrupted`
+        self._switching = False
         self._finishing = False
         self._finished = Event()
 
@@ -111,6 +117,21 @@ class RunReply(Reply):
         self._by = self._by or by
         await self.cut("aborted")
 
+    def interrupt(self, by: str = "") -> None:
+        """Cut what is being said or done, at once when a task reads this reply, else when one does.
+
+        The reply goes on with the steering messages that wait; without any it ends there.
+
+        Args:
+            by: Id of the message for which it is cut; when the run has taken that one already, nothing is cut.
+        """
+        run = self._run
+        if run is None or self._finishing or by in run.taken:
+            return  # a run that begins looks into the inbox
+        self._pressed = by or self._pressed or ""
+        if self._waiter is not None and run.begun:  # a prompt that is being admitted is not cut off
+            self._waiter.interrupt()
+
     async def aclose(self) -> None:
         """Cut the run as `cancel` does, and read no more of it."""
         await self.cut("aborted")
@@ -125,7 +146,7 @@ class RunReply(Reply):
         self._cause = self._cause or cause
         if self._waiter is not None and self._waiter.waiting:
             self._waiter.interrupt()
-        elif not (self._finishing or self._between):
+        elif not (self._finishing or self._switching):
             await self._finish(cause)
         await self._finished.wait()
 
@@ -138,16 +159,17 @@ class RunReply(Reply):
             if self._chain is None:
                 await waiter.wait(self._start())
                 return None
-            if self._deadline < math.inf and current_time() >= self._deadline:
-                raise Interrupted  # noqa: TRY301 - a chain that never waits is not ended by waiting
+            self._check(self._deadline)
             message = await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
-            if self._cause is not None:
-                raise Interrupted  # noqa: TRY301 - it came in spite of the end, and nobody may ask for another
+            self._check()  # it may have come in spite of the end, and nobody may ask for another
             return message  # noqa: TRY300 - what follows is about exceptions
         except StopAsyncIteration:
-            await self._next_run()
+            await (self._resume() if self._is_pressed() else self._next_run())
         except Interrupted:
-            await self._finish(self._cause or "deadline")
+            if self._cause is None and self._is_pressed():
+                await self._resume()
+            else:
+                await self._finish(self._cause or "deadline")
         except BaseException as error:
             cancelled = isinstance(error, get_cancelled_exc_class() | KeyboardInterrupt)
             await self._finish("aborted" if cancelled else "error", error)
@@ -155,6 +177,12 @@ class RunReply(Reply):
         if self._error is not None:
             raise self._error
         return None
+
+    def _check(self, deadline: float = math.inf) -> None:
+        """End a wait that nobody interrupted: nobody was waiting, or what is waited for never waits itself."""
+        late = deadline < math.inf and current_time() >= deadline
+        if self._cause is not None or late or self._is_pressed():
+            raise Interrupted
 
     async def _start(self) -> None:
         """Put the prompt into the inbox and open the first run, or show the answer that the prompt has already."""
@@ -168,7 +196,7 @@ class RunReply(Reply):
             await self._open_run()
             return
         store, session = self._runtime.store, self._session
-        self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key)
+        self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key, rest=self._rest)
         if self._prompt.sequence is None:
             await self._open_run()
             return
@@ -211,16 +239,8 @@ class RunReply(Reply):
 
     async def _replay(self, prompt: Message) -> Chain:
         """Show a prompt and its stored answer, by the stages that change what is shown."""
-
-        async def until_next_prompt(stream: Stream) -> Stream:
-            async for message in stream:
-                said = message.role in ("user", "system") and message.type not in ("approval", "cancel")
-                if said and "feedback" not in (message.query or {}) and message.sequence != prompt.sequence:
-                    return
-                yield message
-
         chain = Chain(self._runtime.store.read(self._session, after=(prompt.sequence or 1) - 1))
-        await chain.extend([until_next_prompt, *self._plan.pipeline.shown], self._runtime.bare_run(self._session))
+        await chain.extend([answer_to(prompt), *self._plan.pipeline.shown], self._runtime.bare_run(self._session))
         return chain
 
     def _fail(self, error: BaseException) -> None:
@@ -236,13 +256,37 @@ class RunReply(Reply):
         if run is None or prompt is None or (run.prompt in (None, prompt.id) and not run.resumed):
             await self._finish("ended")
             return
-        self._between = True  # whoever cuts it now leaves the rest to the task that reads
+        if await self._left("ended"):
+            self._run = self._chain = self._pressed = None
+            self._deadline = math.inf
+
+    def _is_pressed(self) -> bool:
+        """Tell whether the run is to be cut for a message that it has not taken, and has begun."""
+        run = self._run
+        if run is None or not run.begun or self._pressed is None:
+            return False
+        return self._pressed not in run.taken
+
+    async def _resume(self) -> None:
+        """Close what the run left open, and let it go on with what the user says."""
+        if (run := self._run) is not None and await self._left("interrupted"):
+            by, self._pressed = self._pressed, None
+            self._run = run.going_on(RunTasks(self._runtime.tasks, self._fail), by or "")
+            self._chain = await self._run.open()
+
+    async def _left(self, cause: Cause) -> bool:
+        """End a run, but not the answer; return whether that may go on: its end is left to this meanwhile."""
+        self._switching = True
         try:
-            await self._end_run("ended")
+            await self._end_run(cause)
+        except BaseException as error:
+            await self._finish("error", error)
+            raise
         finally:
-            self._between = False
-        self._run = self._chain = None
-        self._deadline = math.inf
+            self._switching = False
+        if self._cause is not None:
+            await self._finish(self._cause)
+        return self._cause is None
 
     async def _finish(self, cause: Cause, error: BaseException | None = None) -> None:
         """End the answer."""
@@ -277,13 +321,16 @@ class RunReply(Reply):
                 if run is not None and not isinstance(error, LeaseLost):
                     await self._settle(run, cause, error)
 
+    def _known(self, run: Run) -> Known:
+        stages, bare = run.plan.pipeline.inner, self._runtime.bare_run(self._session)
+        return Known(outcomes=run.outcomes, scrub=partial(scrub, stages=stages, run=bare), said=run.last_words)
+
     async def _settle(self, run: Run, cause: Cause, error: BaseException | None) -> None:
         try:
             with move_on_after(CLOSE_TIMEOUT):
                 await run.store.flush(run.session)
-                rows = await settle(
-                    run.store, run.session, fence=run.fence, cause=cause, outcomes=run.outcomes, by=self._by
-                )
+                known = self._known(run)
+                rows = await settle(run.store, run.session, fence=run.fence, cause=cause, known=known, by=self._by)
                 self._rows.extend(rows)
         except StoreError:
             if error is None:

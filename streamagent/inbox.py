@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .hooks import Drain, Hooks, Lane, Maybe, lane_of, settled
 from .message import Message
+from .prompts import part_of
 from .protocols import Store
 
 _SILENT: frozenset[Lane] = frozenset({"decision", "cancel"})  # lanes of what is no prompt
@@ -33,28 +34,29 @@ class Inbox:
     follow_ups: Drain = "one_at_a_time"
 
     async def first(self) -> list[Message]:
-        """Admit the prompt that waits longest, and the steering messages that came before the run.
+        """Admit the prompt that waits longest, all its messages, and the steering that came before the run.
 
         Decisions that nothing waits for any more, and a `cancel` that was meant for an earlier run, are admitted with
         it, for the record.
         """
         found = await self.store.inbox(self.session)
         spoken = [message for message in found if lane_of(message) not in _SILENT]
-        prompts = [message for message in spoken if lane_of(message) == "prompt"] or spoken
+        prompts = [message for message in spoken if lane_of(message) == "prompt" and not part_of(message)] or spoken
         if not prompts:
             return []
+        prompt = [prompts[0], *(message for message in spoken if part_of(message) == prompts[0].id)]
         steering = [message for message in spoken if lane_of(message) == "steer" and message is not prompts[0]]
         await self._admit([message for message in found if lane_of(message) in _SILENT])
-        return [*await self._admit([prompts[0]]), *await self._admit(_drain(steering, self.steering))]
+        return [*await self._admit(prompt), *await self._admit(_drain(steering, self.steering))]
 
     async def decided(self) -> list[Message]:
         """Admit decisions about calls that wait for an approval."""
         waiting = await self.store.inbox(self.session)
         return await self._admit([message for message in waiting if lane_of(message) == "decision"])
 
-    async def steered(self) -> list[Message]:
-        """Admit steering messages."""
-        return await self._next("steer", self.steering, self.hooks.get_steering_messages)
+    async def steered(self, drain: Drain | None = None) -> list[Message]:
+        """Admit steering messages, as many as `drain` says."""
+        return await self._next("steer", drain or self.steering, self.hooks.get_steering_messages)
 
     async def followed_up(self) -> list[Message]:
         """Admit follow-ups."""

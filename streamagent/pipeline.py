@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
@@ -49,6 +49,17 @@ class Pipeline:
         """The reply stages behind the one that stores: they change only what is shown."""
         stored = [number for number, stage in enumerate(self.reply, 1) if duty_of(stage) == "persist"]
         return self.reply[stored[-1] if stored else 0 :]
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """The reply stages between the one that runs calls and the one that stores: results pass them."""
+        duties = [duty_of(stage) for stage in self.reply]
+        start = duties.index("dispatch") + 1 if "dispatch" in duties else 0
+        return self.reply[start : duties.index("persist") if "persist" in duties else len(duties)]
+
+    def has(self, *duties: Duty) -> bool:
+        """Tell whether there is a stage for each of these duties."""
+        return {*duties} <= {duty_of(stage) for stage in (*self.context, *self.reply)}
 
     def __add__(self, other: Pipeline | Stage | Sequence[Stage]) -> Pipeline:
         """Append the stages of another pipeline, or reply stages."""
@@ -128,6 +139,7 @@ class BareRun:
     outcomes: dict[str, Message] = field(default_factory=dict)
     opened: tuple[Store, int] | None = None
     again: Message | None = None
+    cut_usage: Mapping[str, Any] | None = None
     bounds: list[Stage] = field(default_factory=list)
     decided: dict[str, Message] = field(default_factory=dict)
 

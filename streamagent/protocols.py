@@ -134,11 +134,19 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """Return when everything that `write_soon` took of this session is committed."""
         ...
 
-    async def enqueue(self, session: str, message: Message, *, client_key: str | None = None) -> Message:
+    async def enqueue(
+        self, session: str, message: Message, *, client_key: str | None = None, rest: Sequence[Message] = ()
+    ) -> Message:
         """Put a message into the session's inbox.
 
+        Args:
+            session: The session.
+            message: What waits there.
+            client_key: Names it for its sender.
+            rest: What waits right behind it, from the same transaction on.
+
         Returns:
-            The stored message; the earlier one, with its sequence if it was admitted, when `client_key` was used
+            The stored `message`; the earlier one, with its sequence if it was admitted, when `client_key` was used
             before with the same role, type, content and query.
 
         Raises:
@@ -238,6 +246,7 @@ class RunContext(Protocol):
         deadline: When the run ends, on anyio's clock, in seconds.
         outcomes: Results of finished calls that were not yielded yet, by the call's message id: they are stored
             however the run ends.
+        cut_usage: Tokens of the answer that is under way, for a stage that ends it: an estimate; `None` between turns.
         again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
         bounds: Stages that a stage wants to stand first in the runs of sub-agents, too: limits that they share.
         decided: Calls that waited for an approval, by their message id: the decisions about them pass by next.
@@ -249,6 +258,11 @@ class RunContext(Protocol):
     again: Message | None
     bounds: list[Stage]
     decided: dict[str, Message]
+
+    @property
+    def cut_usage(self) -> Mapping[str, Any] | None:
+        """Tokens of the answer that is under way."""
+        ...
 
     @property
     def tasks(self) -> Tasks:
@@ -279,11 +293,11 @@ class RunContext(Protocol):
 
 
 Stage = Callable[[Stream], Source] | Callable[[Stream, RunContext], Source]
-Duty = Literal["dispatch", "persist"]
+Duty = Literal["dispatch", "persist", "shrink"]
 
 
 def mark(stage: Stage, duty: Duty) -> Stage:
-    """Say what a stage is there for, so that a pipeline can check its place: it runs calls, or stores messages."""
+    """Say what a stage is there for: it runs calls, stores messages, or makes a context fit that was too long."""
     vars(stage)["duty"] = duty
     return stage
 

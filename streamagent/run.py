@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from .pipeline import Chain, Pipeline
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
 from .records import NOTHING, Unfinished
 from .tasks import RunTasks
+from .turn import Turn, with_system
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +60,13 @@ _PAUSED = Message.stop("tool_calls")  # what a run that goes on after a pause ta
 class Run:
     """A run as its stages see it (`protocols.RunContext`), and what its head needs.
 
-    `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, and `last_turn` the
-    number of the turn after which it ends; `again`, `decided` and `bounds` are as in `protocols.RunContext`. `left` is
-    how it found the session: with calls that wait for an approval, if the last run paused; `resumed` that some were
-    decided. `stop` is that of the last turn. `lineage` is its place among the runs of sub-agents; `starter` starts one.
+    `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, `taken` has those
+    of all. `number` counts the turns that are over, and after `last_turn` of them it ends; `again`, `decided` and
+    `bounds` are as in `protocols.RunContext`. `left` is how it found the session: with calls that wait for an approval,
+    if the last run paused; `resumed` that some were decided. `turn` is the last one, `stop` that of the last that is
+    over; `shrunk`, that one is taken once more because its context was too long, and `retry`, that this comes next.
+    `begun`, that the run has looked into the inbox; `interrupted` is the id of the message for which it was cut, when
+    it goes on after that, or empty. `lineage` is its place among the runs of sub-agents; `starter` starts one.
     """
 
     session: str
@@ -75,7 +79,14 @@ class Run:
     prompt: str | None = None
     again: Message | None = None
     asked: str | None = None
+    taken: set[str] = field(default_factory=set)  # as many as the run has prompts and steering messages
+    number: int = 0
     last_turn: int = 0
+    interrupted: str | None = None
+    begun: bool = False
+    turn: Turn | None = None
+    shrunk: bool = False
+    retry: bool = False
     lineage: Lineage = field(default_factory=Lineage)
     starter: Callable[[Run, Child], Awaitable[Output]] | None = None
     bounds: list[Stage] = field(default_factory=list)
@@ -87,7 +98,7 @@ class Run:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        self.last_turn = plan.max_turns if self.left.approvals else 0
+        self.last_turn = plan.max_turns if self.left.approvals else self.last_turn
         self.inbox = Inbox(
             store=self.store,
             session=self.session,
@@ -102,12 +113,37 @@ class Run:
         """What the loop asks the program."""
         return self.plan.hooks
 
-    def take(self, prompt: Message, number: int) -> None:
-        """Take note of what is admitted after turn `number`; only a follow-up has all turns again."""
-        self.asked = prompt.id
-        self.prompt = self.prompt or prompt.id
-        if not number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
-            self.last_turn = number + self.plan.max_turns
+    def take(self, prompts: Sequence[Message]) -> None:
+        """Take note of what is admitted; only a follow-up has all turns again."""
+        for prompt in prompts:
+            self.asked = prompt.id
+            self.taken.add(prompt.id)
+            self.prompt = self.prompt or prompt.id
+            if not self.number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
+                self.last_turn = self.number + self.plan.max_turns
+                self.shrunk = False
+
+    def going_on(self, tasks: RunTasks, by: str) -> Run:
+        """Make what goes on after an interruption: the same run, with stages that begin anew.
+
+        Args:
+            tasks: Its background work.
+            by: Id of the message for which it was cut; empty when nobody said for which.
+        """
+        fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "bounds": [], "again": None, "turn": None}
+        return replace(self, tasks=tasks, interrupted=by, left=NOTHING, **fresh)
+
+    @property
+    def cut_usage(self) -> Mapping[str, Any] | None:
+        """Tokens of the answer that is under way."""
+        return None if self.turn is None or self.turn.stop is not None else self.turn.usage
+
+    @property
+    def last_words(self) -> Mapping[str, Any]:
+        """What its `stop` says besides when it is cut: what the answer took that was under way, or that none was."""
+        if self.turn is None or self.cut_usage is None:
+            return {"usage": {"total_tokens": 0}}
+        return {"model": self.turn.model, "usage": self.cut_usage}
 
     async def decide(self, left: Unfinished) -> list[Message]:
         """Admit what was decided about calls that wait."""
@@ -142,28 +178,28 @@ async def turns(run: Run) -> Stream:
         approval.
     """
     left: Unfinished | None = run.left if run.left.approvals else None
-    admitted = [] if left else await run.inbox.first()
-    end = TurnEnd(session=run.session, number=0, stop=run.stop)
+    admitted = [] if left else await _first(run)
+    run.begun = True
+    if not (admitted or left or run.interrupted):
+        return
     while True:
+        run.take(admitted)
         for prompt in admitted:
-            run.take(prompt, end.number)
             yield prompt
         if left is None:
-            if not run.last_turn:  # nothing waited
-                return
+            turn = run.turn = Turn(run.plan.model.name)
             chain = Chain(run.store.read(run.session))
             try:
-                async for message in await _answer(run, chain):
+                async for message in await _answer(run, chain, turn):
                     yield message
             finally:
                 await chain.aclose()
-            end = replace(end, number=end.number + 1, stop=run.stop)
-            left = await _left(run)
+            left = await _left(run, turn)
         while left is not None and (decisions := await run.decide(left)):
             for decision in decisions:
                 yield decision
             left = await run.store.unfinished(run.session)
-        border = await _border(run, end, left)
+        border = await _border(run, left)
         if isinstance(border, Message):
             yield border
         if not isinstance(border, list):
@@ -171,28 +207,33 @@ async def turns(run: Run) -> Stream:
         admitted, left = border, None
 
 
+async def _first(run: Run) -> list[Message]:
+    """Admit what a run is begun for, or goes on with after an interruption."""
+    return await (run.inbox.first() if run.interrupted is None else run.inbox.steered("all"))
+
+
 _QUEUES_LEFT = ("error", "tool_calls")  # reasons after which what waits goes on waiting: a failure, calls nobody ran
 
 
-async def _border(run: Run, end: TurnEnd, left: Unfinished | None) -> list[Message] | Message | None:
+async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message | None:
     """Decide between two turns what comes next.
 
     Args:
         run: The run.
-        end: The turn that is over.
-        left: How its calls stand, if it made some.
+        left: How the last turn's calls stand, if it made some.
 
     Returns:
         What was admitted, when there is another turn; `None`, or a last `stop`, when there is none.
     """
+    end = TurnEnd(session=run.session, number=run.number + run.retry, stop=run.stop)
     hook = run.hooks.should_stop_after_turn
     if hook is not None and end.number and await settled(hook(end)):
         return None if end.stop.is_final else Message.stop("stopped", turn=end.number)
     if left is not None and left.approvals:
         waiting = [request.id for request in left.approvals]
         return Message.stop("paused", approvals=waiting) if end.number or run.resumed else None
-    goes_on = run.again is not None or _has_results(run, left)
-    over = end.number >= run.last_turn
+    goes_on = run.retry or run.again is not None or _has_results(run, left)
+    over = run.number >= run.last_turn
     if over and goes_on:
         return Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
     admitted: list[Message] = []
@@ -215,46 +256,33 @@ async def _prepare(run: Run, end: TurnEnd) -> None:
         run.plan = replace(run.plan, **{name: value for name, value in named.items() if value is not None})
 
 
-_NO_STOP = {"kind": "truncated", "message": "the model's stream ended without a stop", "retryable": False}
+def _shrinks(run: Run, turn: Turn) -> bool:
+    """Tell whether a turn is taken once more: its context was too long, and a stage will read that in its stored stop.
+
+    The second time is final (F04).
+    """
+    first, run.shrunk = not run.shrunk, run.shrunk or turn.overflowed
+    return first and turn.overflowed and run.plan.pipeline.has("shrink", "persist")
 
 
-async def _answer(run: Run, chain: Chain) -> Source:
+async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
     """Link the stored rows, the context stages and the model."""
     plan, settings = run.plan, run.plan.settings
     if run.hooks.get_api_key is not None:
         key = await settled(run.hooks.get_api_key(plan.model.name.partition("/")[0]))
         settings = replace(settings, extra={**settings.extra, **({"api_key": key} if key else {})})
-    await chain.extend([_with_system(plan.system), *plan.pipeline.context], run)
+    await chain.extend([with_system(plan.system), *plan.pipeline.context, turn.counted()], run)
     answer = plan.model.stream(chain.tail, tools=plan.tools, settings=settings, deadline=run.deadline)
     chain.append(answer)
-    chain.append(_with_stop(answer, run))
+    chain.append(turn.follow(answer))
     return chain.tail
 
 
-async def _with_stop(answer: Stream, run: Run) -> Stream:
-    """End an answer with a `stop`, if the model did not; take note of it."""
-    stop: Message | None = None
-    async for message in answer:
-        stop = message if message.type == "stop" else stop
-        # Sequences are the store's to give: a message that had one would pass for stored.
-        yield message if message.sequence is None else replace(message, sequence=None)
-    run.stop = stop or Message.stop("error", model=run.plan.model.name, error=_NO_STOP)
-    if stop is None:
-        yield run.stop
-
-
-def _with_system(system: str | None) -> Stage:
-    async def stage(stream: Stream) -> Stream:
-        if system:
-            yield Message.system(system)
-        async for message in stream:
-            yield message
-
-    return stage
-
-
-async def _left(run: Run) -> Unfinished | None:
-    """Look how the calls of the last turn stand, if it made some."""
+async def _left(run: Run, turn: Turn) -> Unfinished | None:
+    """Take note of a turn that is over, and look how its calls stand, if it made some."""
+    run.stop = turn.stop or run.stop
+    run.retry = _shrinks(run, turn)
+    run.number += not run.retry
     made = (run.stop.query or {}).get("reason") == "tool_calls"
     return await run.store.unfinished(run.session) if made else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -12,10 +12,11 @@ from . import approvals
 from .approvals import Approval, Grant, Verdict
 from .driver import RunReply
 from .duplex import Duplex
-from .errors import MessageError, SessionBusy, SessionClosed
+from .errors import SessionBusy, SessionClosed
 from .hooks import Lane
-from .message import Message, clean_text
+from .message import Message
 from .message import new_id as mint_id
+from .prompts import Prompt, as_message, as_prompt
 from .protocols import Stream
 from .run import Plan
 from .structured import Output, StructuredReply, as_output
@@ -53,18 +54,18 @@ class Session(ObjectStream[Message]):
         return f"<Session {self.id!r}{' closed' if self._closed else ''}>"
 
     @overload
-    def ask(self, prompt: str | Message, *, client_key: str | None = None) -> RunReply: ...
+    def ask(self, prompt: Prompt, *, client_key: str | None = None) -> RunReply: ...
     @overload
     def ask(
-        self, prompt: str | Message, *, output: type[T] | Output[T], client_key: str | None = None
+        self, prompt: Prompt, *, output: type[T] | Output[T], client_key: str | None = None
     ) -> StructuredReply[T]: ...
     def ask(
-        self, prompt: str | Message, *, output: type[T] | Output[T] | None = None, client_key: str | None = None
+        self, prompt: Prompt, *, output: type[T] | Output[T] | None = None, client_key: str | None = None
     ) -> RunReply | StructuredReply[T]:
         """Ask something; iterating the reply drives the run. A reply of this handle that was abandoned is cut then.
 
         Args:
-            prompt: What to ask.
+            prompt: What to ask: a text, a message, or a list of them that is one prompt, such as an image and a text.
             output: What the answer shall be: a pydantic model, dataclass or `TypedDict`; an `Output` for its options.
             client_key: Asking twice with the same key is one prompt: the second reply shows the stored answer.
 
@@ -88,23 +89,26 @@ class Session(ObjectStream[Message]):
 
         return StructuredReply(self._ask(prompt, plan, client_key), wanted, again=again)
 
-    def _ask(self, prompt: str | Message, plan: Plan, client_key: str | None) -> RunReply:
+    def _ask(self, prompt: Prompt, plan: Plan, client_key: str | None) -> RunReply:
         self._check_open()
-        return self._reply_to(_as_prompt(prompt), plan, client_key)
+        return self._reply_to(as_prompt(prompt), plan, client_key)
 
-    def _reply_to(self, prompt: Message | None, plan: Plan, client_key: str | None) -> RunReply:
+    def _reply_to(self, prompt: Sequence[Message], plan: Plan, client_key: str | None) -> RunReply:
         self._check_open()
         previous = self._reply
         if previous is not None and previous.driven:
             raise SessionBusy(f"session {self.id!r} is answering; read that reply to its end, or cancel it")
-        self._reply = RunReply(self._runtime, self.id, plan, prompt=prompt, client_key=client_key, previous=previous)
+        first = prompt[0] if prompt else None
+        self._reply = RunReply(
+            self._runtime, self.id, plan, prompt=first, rest=prompt[1:], client_key=client_key, previous=previous
+        )
         return self._reply
 
-    async def send(self, item: str | Message, *, client_key: str | None = None) -> None:
+    async def send(self, item: Prompt, *, client_key: str | None = None) -> None:
         """Put a message into the durable inbox and have it answered; returns when it is stored.
 
         Args:
-            item: What to say.
+            item: What to say; a list is one prompt, as in `ask`.
             client_key: Sending twice with the same key is one message.
 
         Raises:
@@ -115,7 +119,8 @@ class Session(ObjectStream[Message]):
         duplex = self._serve()
         if duplex.ending:
             raise SessionClosed(f"session {self.id!r}: nothing can be sent after send_eof")
-        await self._runtime.store.enqueue(self.id, _as_prompt(item), client_key=client_key)
+        first, *rest = as_prompt(item)
+        await self._runtime.store.enqueue(self.id, first, client_key=client_key, rest=rest)
         duplex.wake()
 
     async def receive(self) -> Message:
@@ -128,14 +133,18 @@ class Session(ObjectStream[Message]):
         """
         return await self._serve().receive()
 
-    async def steer(self, item: str | Message, *, client_key: str | None = None) -> None:
+    async def steer(self, item: str | Message, *, interrupt: bool = False, client_key: str | None = None) -> None:
         """Put a message into the run that is under way, at its next border: after the turn's tool results.
+
+        With `interrupt` it does not wait: the answer is cut, what was said is kept and marked, open calls are closed,
+        and the same reply goes on with this message; a run in another process takes it at its next border.
 
         Without a run it is a prompt like another, answered by the next run. It is durable when this returns, and
         whatever cuts the run before it is admitted, it stays in the inbox.
 
         Args:
             item: What to say.
+            interrupt: Cut what is being said or done.
             client_key: Sending twice with the same key is one message.
 
         Raises:
@@ -143,19 +152,22 @@ class Session(ObjectStream[Message]):
             MessageError: It is not a whole message that a user may send.
             ConflictError: The key was used before with another message.
         """
-        await self._enqueue(item, "steer", client_key)
+        stored = await self._enqueue(item, "steer", client_key, **({"interrupt": True} if interrupt else {}))
+        if interrupt and stored.sequence is None and (reply := self._runtime.active.get(self.id)):
+            reply.interrupt(stored.id)
 
     async def follow_up(self, item: str | Message, *, client_key: str | None = None) -> None:
         """Put a message behind all that the run has to do; the same run answers it. Otherwise as `steer`."""
         await self._enqueue(item, "follow_up", client_key)
 
-    async def _enqueue(self, item: str | Message, lane: Lane, client_key: str | None) -> None:
+    async def _enqueue(self, item: str | Message, lane: Lane, client_key: str | None, **more: bool) -> Message:
         self._check_open()
-        message = _as_prompt(item)
-        message = replace(message, query={**(message.query or {}), "lane": lane})
-        await self._runtime.store.enqueue(self.id, message, client_key=client_key)
+        message = as_message(item)
+        message = replace(message, query={**(message.query or {}), "lane": lane, **more})
+        stored = await self._runtime.store.enqueue(self.id, message, client_key=client_key)
         if self._duplex is not None:
             self._duplex.wake()
+        return stored
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; `receive` ends when everything is answered."""
@@ -226,7 +238,7 @@ class Session(ObjectStream[Message]):
             SessionClosed: The session's block was left.
             SessionBusy: As of `ask`.
         """
-        return self._reply_to(None, self._plan, None)
+        return self._reply_to([], self._plan, None)
 
     async def cancel(
         self,
@@ -291,18 +303,3 @@ class Session(ObjectStream[Message]):
 
 def _id_of(item: str | Approval | Grant) -> str:
     return item if isinstance(item, str) else item.id
-
-
-SENDABLE = frozenset({"text", "image", "file", "data"})  # a call or a stop from outside would pass for the model's
-
-
-def _as_prompt(prompt: str | Message) -> Message:
-    if not isinstance(prompt, str | Message):
-        raise MessageError(f"what is sent to a session is text or a Message, not {prompt!r:.80}")
-    message = Message.user(prompt) if isinstance(prompt, str) else prompt
-    if message.role not in ("user", "system") or message.type not in SENDABLE or message.more:
-        raise MessageError(
-            f"what is sent to a session is a whole message of role 'user' or 'system' and of type "
-            f"{', '.join(sorted(SENDABLE))}; not {message!r:.80}"
-        )
-    return replace(message, content=clean_text(message.content), session=None, sequence=None)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from anyio import move_on_after
+
 from ._core.closing import close_all
-from .message import Message
-from .protocols import Store
+from .message import Message, afold
+from .pipeline import Chain
+from .protocols import RunContext, Stage, Store, Stream
 from .records import Unfinished
 
-Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "superseded"]
+logger = logging.getLogger("streamagent")
+
+SCRUB_TIMEOUT = 1.0  # seconds for the results of a run that was cut to pass its stages
+WITHHELD = "Finished, but its result was not stored: it did not pass the pipeline when the run was cut."
+Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "interrupted", "superseded"]
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",
@@ -20,6 +28,7 @@ _CALL_TEXTS: dict[Cause, str] = {
     "ended": "Not executed: the run ended before this call.",
     "error": "Stopped: the run failed before this call finished.",
     "forked": "Not known here: this session was forked before the call's result.",
+    "interrupted": "Interrupted by the user before it finished.",
     "superseded": "Not executed: the conversation went on before anybody approved this call.",
 }
 
@@ -43,8 +52,30 @@ _STOPS: dict[Cause, dict[str, Any]] = {
             "retryable": True,
         },
     },
+    "interrupted": {"reason": "aborted", "cut": "interrupted"},
     "superseded": {"reason": "superseded"},
 }
+
+
+Scrub = Callable[[Mapping[str, Message]], Awaitable[Mapping[str, Message]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the process knows of a run that was cut in it, beside its rows.
+
+    Args:
+        outcomes: Results of finished calls that were not stored, by the call's message id.
+        scrub: What they pass before they are.
+        said: What the `stop` says besides.
+    """
+
+    outcomes: Mapping[str, Message] = field(default_factory=dict)
+    scrub: Scrub | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+
+_UNKNOWN = Known()
 
 
 async def settle(  # noqa: PLR0913 - all by keyword
@@ -53,7 +84,7 @@ async def settle(  # noqa: PLR0913 - all by keyword
     *,
     fence: int,
     cause: Cause,
-    outcomes: Mapping[str, Message] | None = None,
+    known: Known = _UNKNOWN,
     left: Unfinished | None = None,
     by: Message | None = None,
 ) -> list[Message]:
@@ -65,7 +96,7 @@ async def settle(  # noqa: PLR0913 - all by keyword
         fence: The writer's fence.
         cause: Why the run is over; a fork's own reason, as long as nothing was written to it, is `forked`. A pause
             ends with `superseded` alone, or by a `cancel`.
-        outcomes: Results of finished calls that were not stored, by the call's message id.
+        known: What is known of the run.
         left: What it left open, when that is known.
         by: The `cancel` that ended the run.
 
@@ -74,9 +105,10 @@ async def settle(  # noqa: PLR0913 - all by keyword
     """
     left = left or await store.unfinished(session)
     sent = [row for row in await store.inbox(session) if row.type == "cancel"] if cause == "aborted" else []
-    rows = closings(left, "forked" if left.forked else cause, outcomes or {}, cancelled=bool(sent or by))
-    if not rows:
+    ended = cause == "superseded" or sent or by  # no call waits for an approval any more
+    if left.at_rest and not (left.approvals and ended):
         return []
+    rows = closings(left, "forked" if left.forked else cause, await _outcomes(left, known), known.said)
     ids = [row.id for row in sent]
     if sent:  # from other processes
         sent = await store.admit(session, fence=fence, limit=len(ids), ids=ids)
@@ -87,24 +119,20 @@ async def settle(  # noqa: PLR0913 - all by keyword
     return [*sent, *(replace(row, session=session, sequence=sequence) for row, sequence in numbered)]
 
 
-def closings(
-    left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], *, cancelled: bool = False
-) -> list[Message]:
-    """Say which rows close an unfinished session; none when it ended in a final `stop`.
+async def _outcomes(left: Unfinished, known: Known) -> Mapping[str, Message]:
+    """Return the results that are known of calls that have none, as they are stored."""
+    calls = (*left.calls, *left.open)
+    outcomes: Mapping[str, Message] = {call.id: known.outcomes[call.id] for call in calls if call.id in known.outcomes}
+    return await known.scrub(outcomes) if outcomes and known.scrub is not None else outcomes
 
-    Args:
-        left: What the run left.
-        cause: Why it is over.
-        outcomes: Results of finished calls that were not stored, by the call's message id.
-        cancelled: Somebody asked for the end, so that no call waits for an approval any more.
-    """
-    if left.at_rest and not (left.approvals and (cancelled or cause == "superseded")):
-        return []
+
+def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], said: Mapping[str, Any]) -> list[Message]:
+    """Say which rows close an unfinished session; its `stop` says `said` besides."""
     paused = cause == "crashed" and left.approvals
     calls, requests = (left.cut, ()) if paused else (left.calls, left.approvals)
     rows = close_all(left.open, calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
     stop = {"reason": "paused", "approvals": [row.id for row in left.approvals]} if paused else _STOPS[cause]
-    return [*(_expired(request, cause) for request in requests), *rows, Message.stop(**stop)]
+    return [*(_expired(request, cause) for request in requests), *rows, Message.stop(**{**stop, **said})]
 
 
 def _expired(request: Message, cause: Cause) -> Message:
@@ -112,3 +140,39 @@ def _expired(request: Message, cause: Cause) -> Message:
     asked = request.query or {}
     query = {"approval": request.id, "call": asked.get("call"), "decision": "expired", "reason": cause}
     return Message(role="tool", type="approval", query=query)
+
+
+async def scrub(results: Mapping[str, Message], stages: Sequence[Stage], run: RunContext) -> Mapping[str, Message]:
+    """Pass results through the stages between the tools and the store, as they would have passed in the run.
+
+    What does not come out at the end is not stored; its call gets a result that says so.
+
+    Args:
+        results: Whole results, by the call's message id.
+        stages: The stages.
+        run: What they get that want the run.
+    """
+    if not stages:
+        return results
+    by_id: dict[str, Message] = {}
+    chain = Chain(_each(results.values()))
+    try:
+        with move_on_after(SCRUB_TIMEOUT):
+            await chain.extend(stages, run)
+            passed = await afold(chain.tail)
+            by_id = {message.id: message for message in passed if message.type == "tool_result" and not message.more}
+    except Exception:
+        logger.exception("session %s: results of a run that was cut are not stored", run.session)
+    finally:
+        await chain.aclose(SCRUB_TIMEOUT)
+    return {call: by_id.get(result.id) or _withheld(result) for call, result in results.items()}
+
+
+async def _each(messages: Iterable[Message]) -> Stream:
+    for message in messages:
+        yield message
+
+
+def _withheld(result: Message) -> Message:
+    told = {key: value for key, value in (result.query or {}).items() if key in ("tool", "id", "call")}
+    return replace(result, content=WITHHELD, query={**told, "is_error": True})

@@ -43,7 +43,12 @@ async def until_half(stream):
 
 
 def in_short(stored):
-    return [(row.role, row.type, row.content, dict(row.query or {})) for row in stored]
+    return [(row.role, row.type, row.content, without_usage(row.query or {})) for row in stored]
+
+
+def without_usage(query):
+    """What a row says beside the estimate of what it took."""
+    return {key: value for key, value in query.items() if key not in ("usage", "model")}
 
 
 HALF = text("half")[:1]

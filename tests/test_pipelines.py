@@ -55,6 +55,13 @@ def test_a_pipeline_is_short_and_imports_public_names_only(path):
         ("custom_stage", "user       text       Say something loud.\nassistant  text       THIS IS A MOCK ANSWER"),
         ("harness", "This is a mock answer to: "),
         ("echo", "Is anybody there?\n"),
+        (
+            "steering",
+            (
+                "> Tell me everything about mugs.\nThis is a mock a [cut]\n> Stop! In one sentence, please.\n"
+                "This is a mock answer to: Stop! In one sentence, please.\n> And in French?\n"
+            ),
+        ),
         ("subagents", "user           text         What products do you have in stock?\n"),
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeGuard
 
 from streamagent.message import clean_text
 from streamagent.records import Usage
+
+from .window import CHARS
 
 # Beyond this a count is a mistake, and no JavaScript reader could hold it.
 _MOST: Final = 2**53
@@ -37,6 +40,18 @@ def merge_usage(known: Mapping[str, Any], update: Any, *, levels: int = 2) -> di
 def is_count(value: Any) -> TypeGuard[float]:
     """Tell whether foreign data is a number that can have been counted."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
+
+
+def estimated_usage(asked: float, said: int) -> dict[str, Any]:
+    """Make the usage of a turn that nobody counted: `estimated` says so, as a number, as all counts are.
+
+    Args:
+        asked: What the model was given, in tokens.
+        said: What it answered, in characters.
+    """
+    prompt, completion = math.ceil(asked), math.ceil(said / CHARS)
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {**counts, "estimated": 1}
 
 
 def usages(query: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -30,18 +30,21 @@ from streamagent.calls import (
     Decision,
     HasPlan,
     Output,
+    SteerAt,
     Tool,
     ToolCall,
     ToolContext,
 )
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
-from streamagent.hooks import settled
+from streamagent.hooks import lane_of, settled
 from streamagent.message import Message, clean_text, new_id
 
 from ._approval import Asked, Gate
 
 BLOCKED = "Tool execution was blocked"
+
+SKIPPED = Output("Skipped: the user said something new.", is_error=True)
 
 _REFUSED = {
     "bad_json": "Not executed: the arguments are not valid JSON. Send the call again with valid JSON. Received: {raw}",
@@ -61,9 +64,11 @@ class Options:
     after: AfterToolCall | None = None
     platform: Mapping[str, Any] = field(default_factory=dict)
     announce: bool = False
+    steer_at: SteerAt = "after_batch"
 
     def __repr__(self) -> str:
-        return f"[{', '.join(self.tools)}]{', sequential' if self.sequential else ''}"
+        told = [f"[{', '.join(self.tools)}]", "sequential" * self.sequential]
+        return ", ".join(filter(None, [*told, self.steer_at * (self.steer_at == "after_tool")]))
 
 
 class Execution:
@@ -77,6 +82,7 @@ class Execution:
         previous: The call before it in the batch, which it waits for: in a sequential batch until that is finished,
             in a parallel one until that is prepared.
         sequential: The batch is executed one by one.
+        border: Set when a call of the batch has finished, so that steering may be seen.
         decision: What was decided about it, when it waited for an approval.
     """
 
@@ -89,6 +95,7 @@ class Execution:
         *,
         previous: Execution | None,
         sequential: bool,
+        border: Event,
         decision: Message | None = None,
     ) -> None:
         self.call = call
@@ -102,6 +109,7 @@ class Execution:
         self._outbox = outbox
         self._previous = previous
         self._sequential = sequential
+        self._border = border
         self._result_id = new_id()
         self._opened = False
         self._children = 0
@@ -120,6 +128,7 @@ class Execution:
                     return
                 self.terminate = output.terminate
                 result = self._run.outcomes[self.call.id] = self._result(output)
+                self._border.set()
                 await self._announce("end", output.content, is_error=output.is_error)
                 await self._send(result)
             finally:
@@ -128,7 +137,7 @@ class Execution:
     async def _output(self) -> Output | Message:
         """Run the call if it may; else say why not, or ask for an approval."""
         try:
-            verdict = self._gate.rejection(self._decision) or await self._judge()
+            verdict = self._gate.rejection(self._decision) or await self._skip() or await self._judge()
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             verdict = _failure(error)
         if isinstance(verdict, Message):
@@ -136,6 +145,8 @@ class Execution:
         await self._announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
         if isinstance(verdict, Output):
             return verdict
+        if skipped := await self._skip():  # whoever decided may have taken his time
+            return skipped
         if not self._sequential:
             self.passed.set()
         output = await self._call(verdict.tool, verdict.call)
@@ -145,6 +156,13 @@ class Execution:
             return await settled(self._options.after(verdict.call, output)) or output
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             return _failure(error)
+
+    async def _skip(self) -> Output | None:
+        """Skip the call when the user has said something new, and the option is to see that before a call begins."""
+        if self._options.steer_at == "after_batch" or not self._border.is_set():
+            return None
+        waiting = await self._run.store.inbox(self._run.session)
+        return SKIPPED if any(lane_of(message) == "steer" for message in waiting) else None
 
     async def _judge(self) -> Asked | Output | Message:
         """Find the tool, prepare and validate the arguments, ask the hook and whoever has to approve the call."""
@@ -243,7 +261,8 @@ class Execution:
         return Message(id=self._result_id, role="tool", type="tool_result", content=text, query=query, more=True)
 
     def _result(self, output: Output) -> Message:
-        known = {"details": output.details or None, "approval": self._approval}
+        skipped = output is SKIPPED
+        known = {"details": output.details or None, "approval": self._approval, "skipped": skipped or None}
         query = self._answer(is_error=output.is_error) | {key: value for key, value in known.items() if value}
         return Message(id=self._result_id, role="tool", type="tool_result", content=output.content, query=query)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from streamagent._core.window import CHARS, Counter, Window, estimate_tokens
 from streamagent.errors import ConfigError
 from streamagent.message import Message, fold
-from streamagent.protocols import Model, RunContext, Stage, Stream
+from streamagent.protocols import Model, RunContext, Stage, Stream, mark
 from streamagent.reply import Result
 
 logger = logging.getLogger("streamagent")
@@ -81,7 +81,7 @@ def compact(
         for message in window:
             yield message
 
-    return stage
+    return mark(stage, "shrink")
 
 
 def _check(tokens: int, keep: float, model: object) -> None:

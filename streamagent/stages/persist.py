@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from streamagent.errors import ConfigError
+from streamagent.message import Message
 from streamagent.protocols import RunContext, Stage, Stream, mark
 
 LAGGED = frozenset({"text", "reasoning"})
@@ -41,7 +42,16 @@ def persist(*, lag_ms: float = 50, lag_bytes: int = 4096) -> Stage:
                     await store.flush(session)
                 yield message
             else:
-                [sequence] = await store.write(session, [message], fence=fence)
-                yield replace(message, session=session, sequence=sequence)
+                row = _counted(message, run)
+                [sequence] = await store.write(session, [row], fence=fence)
+                yield replace(row, session=session, sequence=sequence)
 
     return mark(stage, "persist")
+
+
+def _counted(message: Message, run: RunContext) -> Message:
+    """Let the `stop` of a stage that ended an answer say what that took; the provider did not come to it (T124)."""
+    query = message.query or {}
+    if message.type != "stop" or "usage" in query or run.cut_usage is None:
+        return message
+    return replace(message, query={**query, "usage": run.cut_usage})

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from anyio import create_memory_object_stream
+from anyio import Event, create_memory_object_stream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from streamagent.calls import AfterToolCall, BeforeToolCall, ExecutionMode, Tool
+from streamagent.calls import AfterToolCall, BeforeToolCall, ExecutionMode, SteerAt, Tool
 from streamagent.errors import ConfigError
 from streamagent.message import Message
 from streamagent.protocols import RunContext, Stage, Stream, mark
@@ -32,6 +32,7 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
     after_tool_call: AfterToolCall | None = None,
     platform: Mapping[str, Any] | None = None,
     announce: bool = False,
+    steer_at: SteerAt = "after_batch",
 ) -> Stage:
     """Run tool calls in the run's tasks, each when everything downstream has dealt with the call.
 
@@ -49,12 +50,16 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
         after_tool_call: Asked after a call ran; may give another output. What it raises is the call's error result.
         platform: What tools find as `context.platform`.
         announce: Also yield `progress` messages when a call starts and ends, for `events`.
+        steer_at: When a steering message waits, whether the calls of the batch that have not begun are still run, or
+            skipped as soon as one of them has finished. What runs is finished in either case.
 
     Raises:
-        ConfigError: Two tools have one name, or there is no such mode.
+        ConfigError: Two tools have one name, or there is no such mode or border.
     """
     if mode not in ("parallel", "sequential"):
         raise ConfigError(f"tool_dispatch: mode is 'parallel' or 'sequential', not {mode!r}")
+    if steer_at not in ("after_batch", "after_tool"):
+        raise ConfigError(f"tool_dispatch: steer_at is 'after_batch' or 'after_tool', not {steer_at!r}")
     tools = Options(
         tools=_by_name(offered),
         sequential=mode == "sequential",
@@ -62,6 +67,7 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
         after=after_tool_call,
         platform=platform or {},
         announce=announce,
+        steer_at=steer_at,
     )
 
     async def stage(stream: Stream, run: RunContext) -> Stream:
@@ -117,6 +123,7 @@ class _Batch:
         self._held: list[tuple[Message, Message | None]] = []
         self._executions: deque[Execution] = deque()
         self._last: Execution | None = None
+        self._border = Event()
         self._early: dict[str, Message] = {}
         self._votes: list[bool] = []
         self.terminated = False
@@ -151,6 +158,7 @@ class _Batch:
                 self._outbox.clone(),
                 previous=self._last,
                 sequential=sequential,
+                border=self._border,
                 decision=decision,
             )
             self._executions.append(self._last)
@@ -178,7 +186,7 @@ class _Batch:
                 return message
             self._early[_call_of(message)] = message
         self.terminated = bool(self._votes) and all(self._votes)
-        self._votes, self._last = [], None
+        self._votes, self._last, self._border = [], None, Event()
         return None
 
 

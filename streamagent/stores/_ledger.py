@@ -225,21 +225,26 @@ class Ledger(ABC):
                 raise closed_error(part.id)
         return {part.id: self._take(part, row) for part, row in pairs}
 
-    def enqueue(self, row: Row, *, client_key: str | None) -> Row:
-        """Put a whole message into the inbox, or return the equal one that was sent under this key before."""
-        if row.more:
-            raise MessageError(f"message {row.id} is a fragment; the inbox takes whole messages")
+    def enqueue(self, row: Row, *, client_key: str | None, rest: Sequence[Row] = ()) -> Row:
+        """Put whole messages into the inbox, or return the equal one that was sent under this key before."""
+        for part in (row, *rest):
+            if part.more:
+                raise MessageError(f"message {part.id} is a fragment; the inbox takes whole messages")
         earlier = None if client_key is None else self.find_key(client_key)
         if earlier is not None:
             if substance(earlier) != substance(row):
                 raise ConflictError(f"client key {client_key!r} was used before with another message; use a new key")
             return earlier
-        if self.find(row.id) is not None or self.shares(row.id):
-            raise MessageError(f"message {row.id} is in session {self.session!r} already; send a message with a new id")
-        row.state, row.client_key = "inbox", client_key
+        for part in (row, *rest):
+            if self.find(part.id) is not None or self.shares(part.id):
+                where = f"in session {self.session!r} already; send a message with a new id"
+                raise MessageError(f"message {part.id} is {where}")
+        row.client_key = client_key
         if row.type == "approval":
             self._decide(row)
-        self.put(row)
+        for part in (row, *rest):
+            part.state = "inbox"
+            self.put(part)
         return row
 
     def _decide(self, row: Row) -> None:

@@ -62,10 +62,13 @@ class MemoryStore(Store):
     async def flush(self, session: str) -> None:
         """Do nothing: everything is stored. See `Store`."""
 
-    async def enqueue(self, session: str, message: Message, *, client_key: str | None = None) -> Message:
-        """Put a message into the session's inbox; see `Store`."""
+    async def enqueue(
+        self, session: str, message: Message, *, client_key: str | None = None, rest: Sequence[Message] = ()
+    ) -> Message:
+        """Put messages into the session's inbox; see `Store`."""
         check_name("client_key", client_key)
-        return self._ledger(session).enqueue(Row.of(message), client_key=client_key).message(session)
+        row, rows = Row.of(message), [Row.of(part) for part in rest]
+        return self._ledger(session).enqueue(row, client_key=client_key, rest=rows).message(session)
 
     async def inbox(self, session: str) -> list[Message]:
         """Return the messages that wait; see `Store`."""

@@ -163,11 +163,15 @@ class SqliteStore(Store):
         """Return when everything that `write_soon` took of this session is committed; see `Store`."""
         await self._writing().flush(session)
 
-    async def enqueue(self, session: str, message: Message, *, client_key: str | None = None) -> Message:
-        """Put a message into the session's inbox; see `Store`."""
+    async def enqueue(
+        self, session: str, message: Message, *, client_key: str | None = None, rest: Sequence[Message] = ()
+    ) -> Message:
+        """Put messages into the session's inbox; see `Store`."""
         check_name("client_key", client_key)
-        row = Row.of(message)
-        stored: Row = await self._writing().submit(session, lambda ledger: ledger.enqueue(row, client_key=client_key))
+        row, rows = Row.of(message), [Row.of(part) for part in rest]
+        stored: Row = await self._writing().submit(
+            session, lambda ledger: ledger.enqueue(row, client_key=client_key, rest=rows)
+        )
         return stored.message(session)
 
     async def inbox(self, session: str) -> list[Message]:

@@ -231,7 +231,8 @@ async def test_a_model_that_does_not_end_is_cut_and_what_it_said_is_kept():
     async with agent_.session("s") as session:
         result = await session.ask("Go.")
         stored = await check_rows(agent_.store)
-    assert result.stop.query == {"reason": "budget", "limit": {"seconds": 0.05, "scope": "run"}}
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3, "estimated": 1}
+    assert result.stop.query == {"reason": "budget", "limit": {"seconds": 0.05, "scope": "run"}, "usage": usage}
     assert [(m.type, (m.query or {}).get("cut")) for m in stored[1:]] == [
         ("text", "budget"),
         ("tool_call", "budget"),

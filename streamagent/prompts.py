@@ -1,0 +1,87 @@
+"""What a user sends: one message, or several that are one prompt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from .errors import MessageError
+from .message import Message, clean_text
+from .protocols import Stage, Stream
+
+Prompt: TypeAlias = str | Message | Sequence[str | Message]
+
+SENDABLE = frozenset({"text", "image", "file", "data"})  # a call or a stop from outside would pass for the model's
+_OURS = frozenset({"parts", "part_of"})  # also of a stored message that is sent again
+PARTS_LIMIT = 100  # messages of one prompt, which are stored in one transaction and held in memory together
+
+
+def as_prompt(item: Prompt) -> list[Message]:
+    """Make messages of what is sent; several are one prompt.
+
+    The first then says in `query.parts` how many there are, and a digest of the others, so that a client key stands for
+    all of them; the others name the first in `query.part_of`.
+
+    Raises:
+        MessageError: There is none, there are too many, or one is not a whole message that a user may send.
+    """
+    items = [item] if isinstance(item, str | Message) or not isinstance(item, Sequence) else item
+    if not 1 <= len(items) <= PARTS_LIMIT:
+        raise MessageError(f"a prompt is 1 to {PARTS_LIMIT} messages, not {len(items)}")
+    first, *rest = map(as_message, items)
+    if not rest:
+        return [first]
+    if len({message.id for message in (first, *rest)}) <= len(rest):
+        raise MessageError("two messages of a prompt have the same id; each message is sent once")
+    digest = hashlib.sha256(b"\n".join(map(_substance, rest))).hexdigest()
+    parts = {"count": len(items), "digest": digest}
+    return [
+        replace(first, query={**(first.query or {}), "parts": parts}),
+        *(replace(message, query={**(message.query or {}), "part_of": first.id}) for message in rest),
+    ]
+
+
+def as_message(item: object) -> Message:
+    """Make a message of a text, or check one.
+
+    Raises:
+        MessageError: It is not a whole message that a user may send.
+    """
+    if not isinstance(item, str | Message):
+        raise MessageError(f"what is sent to a session is text or a Message, not {item!r:.80}")
+    message = Message.user(item) if isinstance(item, str) else item
+    if message.role not in ("user", "system") or message.type not in SENDABLE or message.more:
+        raise MessageError(
+            f"what is sent to a session is a whole message of role 'user' or 'system' and of type "
+            f"{', '.join(sorted(SENDABLE))}; not {message!r:.80}"
+        )
+    query = {key: value for key, value in (message.query or {}).items() if key not in _OURS} or None
+    return replace(message, content=clean_text(message.content), query=query, session=None, sequence=None)
+
+
+def part_of(message: Message) -> str | None:
+    """Return the id of the message that it is sent with, when that is another one."""
+    first: str | None = (message.query or {}).get("part_of")
+    return first
+
+
+def answer_to(prompt: Message) -> Stage:
+    """Make a stage that ends rows which begin with a prompt where the next one is."""
+
+    async def stage(stream: Stream) -> Stream:
+        async for message in stream:
+            said = message.role in ("user", "system") and message.type not in ("approval", "cancel")
+            asked = said and "feedback" not in (message.query or {})
+            if asked and prompt.id not in (message.id, part_of(message)):
+                return
+            yield message
+
+    return stage
+
+
+def _substance(message: Message) -> bytes:
+    substance = [message.role, message.type, message.content, message.query]
+    return json.dumps(substance, sort_keys=True, default=str).encode()  # escaped to ASCII, whatever is in it

@@ -1,0 +1,93 @@
+"""`Turn`: what is known of a model's turn while it is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ._core.usage import estimated_usage
+from ._core.window import estimate_tokens
+from .message import Message
+from .protocols import Stage, Stream
+
+
+@dataclass(slots=True)
+class Turn:
+    """One answer of a model.
+
+    Args:
+        model: Its name.
+        asked: How much it was given, in tokens as `compact` estimates them; tools are not counted.
+        said: How much it said, in characters.
+        silent: It said nothing.
+        stop: Its end, as the model told it.
+    """
+
+    model: str
+    asked: float = 0.0
+    said: int = 0
+    silent: bool = True
+    stop: Message | None = None
+
+    def counted(self) -> Stage:
+        """Make the last context stage, which counts what the model is given."""
+
+        async def stage(stream: Stream) -> Stream:
+            async for message in stream:
+                self.asked += estimate_tokens(message)
+                yield message
+
+        return stage
+
+    def take(self, message: Message) -> Message:
+        """Take note of what the model says, and return what is passed on of it."""
+        if message.type == "stop":
+            self.stop = message = self._counted_stop(message)
+        else:
+            self.silent = False
+            self.said += len(message.content)
+        # Sequences are the store's to give: a message that had one would pass for stored.
+        return message if message.sequence is None else replace(message, sequence=None)
+
+    async def follow(self, answer: Stream) -> Stream:
+        """Pass an answer on, with a `stop` at its end if the model gave none."""
+        async for message in answer:
+            yield self.take(message)
+        if self.stop is None:
+            yield self.end()
+
+    def end(self) -> Message:
+        """Make the `stop` of a model that ended without one."""
+        error = {"kind": "truncated", "message": "the model's stream ended without a stop", "retryable": False}
+        return self.take(Message.stop("error", model=self.model, error=error))
+
+    @property
+    def usage(self) -> Mapping[str, Any]:
+        """What it took so far, as an estimate."""
+        return estimated_usage(self.asked, self.said)
+
+    @property
+    def overflowed(self) -> bool:
+        """The provider refused the context as too long, and nothing was said."""
+        error = (self.stop.query or {}).get("error") if self.stop else None
+        return self.silent and isinstance(error, Mapping) and error.get("kind") == "context_overflow"
+
+    def _counted_stop(self, stop: Message) -> Message:
+        """Estimate what an answer took that broke off before the provider counted it."""
+        query = stop.query or {}
+        if self.silent or query.get("reason") != "error" or "usage" in query:
+            return stop
+        return replace(stop, query={**query, "usage": self.usage})
+
+
+def with_system(system: str | None) -> Stage:
+    """Make the first context stage, which puts the system prompt in front."""
+
+    async def stage(stream: Stream) -> Stream:
+        if system:
+            yield Message.system(system)
+        async for message in stream:
+            yield message
+
+    return stage
