@@ -369,7 +369,7 @@ async def test_what_was_not_admitted_stays_in_the_inbox_however_the_run_ends(sto
                 if message.content == "Go.":
                     await session.steer("Now.")
                     await session.follow_up("Later.")
-                if message.type == "stop" and end != "error":
+                if message.type == "stop" and message.query["reason"] == "tool_calls":
                     await (session.cancel() if end == "cancel" else session.aclose())
         assert [m.content for m in await store.inbox("s")] == ["Now.", "Later."]
         async with agent.session("s", runtime=runtime) as session:
