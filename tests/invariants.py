@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -42,6 +42,7 @@ class Shown:
         ended: It read to the end.
         behind: Its writer was killed or lost the lease, so that the table may lack what was shown within the lag.
         key: Of its prompt.
+        prompt: What it asked.
         end: Id of the first final stop after its prompt.
     """
 
@@ -51,18 +52,20 @@ class Shown:
     ended: bool = False
     behind: bool = False
     key: str | None = None
+    prompt: str = ""
     end: str | None = None
 
     def take(self, message: Message) -> None:
         """Note a fragment."""
-        if message.type == "progress":
+        unseen = message.id not in self.texts and not message.content and _cut(message) not in (None, "open")
+        if message.type == "progress" or unseen:  # the last word about what an earlier run had begun
             return
         self.texts[message.id] = self.texts.get(message.id, "") + message.content
         if message.sequence is None:
             self.lagged.add(message.id)
         if not message.more:
             self.closed.add(message.id)
-        if self.end is None and _final(message):
+        if self.end is None and _final(message) and self.prompt in self.texts.values():
             self.end = message.id
 
 
@@ -90,6 +93,7 @@ class Evidence:
         writes: Who wrote, in the order of writing.
         accepted: Prompts that the store took: content by key; without a key the content is its own.
         cancels: Of each cancel that returned: the run's fence, and how many writes there were.
+        gone: Ids of rows that were deleted; who reads late may still be shown them.
         crashed: A process was killed, or lost its lease.
         streamed: Tools whose results open when they begin, in whatever order.
         gated: Tools that need an approval.
@@ -107,6 +111,7 @@ class Evidence:
     writes: Sequence[Write] = ()
     accepted: Mapping[str, str] = field(default_factory=dict)
     cancels: Sequence[tuple[int, int]] = ()
+    gone: Set[str] = frozenset()
     crashed: bool = False
     streamed: frozenset[str] = frozenset()
     gated: frozenset[str] = frozenset()
@@ -170,7 +175,7 @@ def i3(e: Evidence) -> Problems:
             row = rows.get(id_)
             lost = viewer.behind and id_ in viewer.lagged
             if row is None:
-                if not lost:
+                if not lost and id_ not in e.gone:
                     yield f"{text!r} of {id_} was shown and is not stored"
                 continue
             whole = id_ in viewer.closed or viewer.ended and not _cut(row)
@@ -294,10 +299,11 @@ def i18(e: Evidence) -> Problems:
 def i19(e: Evidence) -> Problems:
     """Budget: no prompt takes more turns or calls than the limits say."""
     turns = calls = 0
-    for row in e.rows:
-        if row.role == "user" and row.type != "approval":
-            steered = _lane(row) == "steer" and turns
-            turns, calls = (turns, calls) if steered else (0, 0)
+    fences = {write.id: write.fence for write in reversed(e.writes)}
+    for before, row in pairwise([None, *e.rows]):
+        same_run = before is not None and fences.get(before.id) == fences.get(row.id)
+        if _prompt(row) and not (_lane(row) in ("steer", "feedback") and same_run):
+            turns = calls = 0
         turns += row.type == "stop" and _fact(row, "reason") in TURN_ENDS
         calls += row.type == "tool_call"
         if turns > e.max_turns or calls > e.max_calls:

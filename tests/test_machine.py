@@ -24,7 +24,7 @@ from streamagent._core.profiles import profile_for
 from streamagent._core.request import build_request
 from streamagent.errors import ConflictError, LeaseLost, SessionBusy
 from streamagent.message import Message, fold, new_id
-from tests.invariants import RULES, SIGNED, Evidence, Shown, check
+from tests.invariants import RULES, SIGNED, Evidence, Shown, check, lint
 from tests.world import Activity, Deed, Gate, World
 
 MAX_TURNS = 4
@@ -63,6 +63,11 @@ def messages(spec):
         yield Message.stop("length" if spec["end"] == "length" else well, model=spec["model"])
 
 
+def requests(context):
+    """Build what each provider would be sent."""
+    return {name: build_request(context, profile_for(name)) for name in RULES}
+
+
 class Improviser:
     """A model that plays the turns which it was given last, then a plain answer."""
 
@@ -73,8 +78,8 @@ class Improviser:
         self._gate = gate
 
     async def stream(self, context, *, tools=(), settings=None, deadline=None):
-        async for _ in context:
-            pass
+        given = [message async for message in context]
+        assert not [text for item in requests(given).items() for text in lint(*item)]
         plain = {"model": "scripted", "reasoning": False, "text": 1, "calls": [], "end": "well"}
         spec = self.turns.pop(0) if self.turns else plain
         for message in messages(spec):
@@ -103,6 +108,8 @@ class Process:
         self.runtime = Runtime(store=world.store(number, self._point))
         self.sessions = {}
         self.replies = {}
+        self.heard = Shown()
+        self.receiving = False
         self._stack = ExitStack()
         self._stack.enter_context(portal.wrap_async_context_manager(self.runtime))
 
@@ -121,7 +128,7 @@ class Process:
 
     async def ask(self, id_, content, key, limit):
         """Ask, and read a number of messages."""
-        shown = Shown(key=key)
+        shown = Shown(key=key, prompt=content)
         self.world.log(id_).shown.append(shown)
         self.replies[id_] = self.sessions[id_].ask(content, client_key=key), shown
         await self.read(id_, limit)
@@ -136,11 +143,16 @@ class Process:
                 shown.ended = True
                 return
 
-    async def receive(self, id_, limit, shown):
+    async def receive(self, limit):
         """Receive a number of messages of the session's duplex side."""
+        self.receiving = True
+        shown = self.world.log("s").shown
+        if not any(self.heard is one for one in shown):
+            shown.append(self.heard)
         with suppress(EndOfStream):
             for _ in range(limit):
-                shown.take(await self.sessions[id_].receive())
+                self.heard.take(await self.sessions["s"].receive())
+        self.receiving = False
 
     async def cancel(self, id_):
         """Cancel, and note what was written until then."""
@@ -254,9 +266,8 @@ class Life(RuleBasedStateMachine):
         process = self.at(who)
         process.model.turns = turns
         self.do(process.session("s").send, self.new_prompt("send"))
-        shown = Shown()
-        self.world.log("s").shown.append(shown)
-        self.do(process.receive, "s", limit, shown)
+        if not process.receiving:
+            self.do(process.receive, limit)
 
     @rule(who=st.integers(0, 1), follow_up=st.booleans())
     def queue(self, who, follow_up):
@@ -288,8 +299,11 @@ class Life(RuleBasedStateMachine):
         if len(self.ids) > 1:
             self.do(self.conflict)
             return
-        self.do(self.processes[0].runtime.store.delete, "s")
-        self.world.logs["s"].forget()
+        self.do(self.erase)
+
+    async def erase(self):
+        await self.processes[0].runtime.store.delete("s")
+        self.world.log("s").forget()
 
     async def conflict(self):
         with pytest.raises(ConflictError):
@@ -351,13 +365,14 @@ class Life(RuleBasedStateMachine):
             rows=rows,
             at_rest=not log.left_open and not any(id_ in process.runtime.active for process in holders),
             inbox=self.portal.call(self.processes[0].runtime.store.inbox, id_),
-            requests={name: build_request(rows, profile_for(name)) for name in RULES},
+            requests=requests([*rows, Message.user("And?")]),
             before=log.before,
-            effects=log.effects,
+            effects=self.world.effects(id_, {row.id for row in rows}),
             shown=log.shown,
             writes=log.writes,
             accepted=log.accepted,
             cancels=log.cancels,
+            gone=log.gone,
             crashed=log.crashed,
             streamed=frozenset({"streams"}),
             max_turns=MAX_TURNS,

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,7 @@ class Log:
     accepted: dict[str, str] = field(default_factory=dict)
     cancels: list[tuple[int, int]] = field(default_factory=list)
     before: list[Message] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
     holder: int | None = None
     fence: int = 0
     crashed: bool = False
@@ -58,6 +59,7 @@ class Log:
             accepted=dict(self.accepted),
             cancels=[*self.cancels],
             before=[*self.before],
+            gone={*self.gone},
             fence=self.fence,
             crashed=True,
             left_open=True,
@@ -65,6 +67,7 @@ class Log:
 
     def forget(self) -> None:
         """The session was deleted: nothing of it is stored any more, and nothing that was seen binds what follows."""
+        self.gone |= {write.id for write in self.writes}
         for seen in (self.effects, self.shown, self.writes, self.accepted, self.cancels, self.before):
             seen.clear()
         self.holder, self.left_open = None, False
@@ -209,6 +212,16 @@ class World:
     def log(self, session: str) -> Log:
         """Return a session's log."""
         return self.logs.setdefault(session, Log())
+
+    def effects(self, session: str, calls: Collection[str]) -> list[Effect]:
+        """Return what was done for a session, and for these calls before it was forked."""
+        own = self.log(session).effects
+        return own + [
+            effect
+            for log in self.logs.values()
+            for effect in log.effects
+            if effect.call in calls and log.effects is not own
+        ]
 
     def store(self, owner: int, point: Callable[[], None]) -> MemoryStore | SqliteStore:
         """Open what this world keeps once more, as another process does."""
