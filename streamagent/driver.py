@@ -164,11 +164,13 @@ class RunReply(Reply):
         """Show a prompt and its stored answer, by the stages that change what is shown."""
 
         async def until_next_prompt(stream: Stream) -> Stream:
+            answered = False
             async for message in stream:
                 asked = message.role in ("user", "system") and "feedback" not in (message.query or {})
-                if asked and message.sequence != prompt.sequence:
+                if asked and answered:  # what steered the run before is part of it
                     return
                 yield message
+                answered = answered or message.is_final
 
         chain = Chain(self._runtime.store.read(self._session, after=(prompt.sequence or 1) - 1))
         await chain.extend([until_next_prompt, *self._plan.pipeline.shown], self._runtime.bare_run(self._session))

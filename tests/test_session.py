@@ -242,6 +242,36 @@ async def test_the_same_client_key_is_one_prompt_and_shows_the_stored_answer():
     await check_rows(agent.store)
 
 
+async def test_a_key_that_is_used_again_shows_the_whole_answer_of_a_run_that_was_steered():
+    agent = agent_of(calls(call("stock", product="mug")), answer("done"), answer("other"), tools=[stock])
+    async with agent.session("s") as session:
+        reply = session.ask("Go.", client_key="k")
+        await anext(reply)
+        await session.steer("In French.")
+        await reply.result()
+        first = await check_rows(agent.store)
+        await session.ask("Other.")
+        again = await session.ask("Go.", client_key="k")
+    assert [m.id for m in again] == [m.id for m in first]
+    assert again.reason == "stop"
+
+
+async def test_who_receives_when_the_block_is_left_gets_the_end_of_the_stream():
+    agent = agent_of(answer("one"))
+    ends = []
+
+    async def receive(session):
+        with pytest.raises(anyio.EndOfStream):
+            await session.receive()
+        ends.append(session.id)
+
+    async with anyio.create_task_group() as tasks:
+        async with agent.session("s") as session:
+            tasks.start_soon(receive, session)
+            await anyio.wait_all_tasks_blocked()
+    assert ends == ["s"]
+
+
 async def test_duplex_answers_what_is_sent_in_order():
     agent = agent_of(answer("one"), answer("two"))
     async with agent.session("s") as session:
