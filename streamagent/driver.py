@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
@@ -58,6 +59,7 @@ class RunReply(Reply):
         self._run: Run | None = None
         self._chain: Chain | None = None
         self._rows: deque[Message] = deque()  # what settling added: at most a few rows for each open call
+        self._last: Message | None = None  # of the run
         self._waiter: Waiter | None = None
         self._cause: Cause | None = None
         self._error: BaseException | None = None
@@ -117,7 +119,8 @@ class RunReply(Reply):
             if self._chain is None:
                 await waiter.wait(self._start())
                 return None
-            return await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
+            message = self._last = await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
+            return message  # noqa: TRY300 - an else would stand far away
         except StopAsyncIteration:
             await self._next_run()
         except Interrupted:
@@ -190,7 +193,7 @@ class RunReply(Reply):
             await self._finish("ended")
             return
         await self._end_run("ended")
-        self._run = self._chain = None
+        self._run = self._chain = self._last = None
         self._deadline = math.inf
 
     async def _finish(self, cause: Cause, error: BaseException | None = None) -> None:
@@ -211,7 +214,8 @@ class RunReply(Reply):
     async def _drop_previous(self) -> None:
         previous, self._previous = self._previous, None
         if previous is not None:
-            await previous.aclose()
+            with suppress(LeaseLost):  # then another process has cut it already
+                await previous.aclose()
 
     async def _end_run(self, cause: Cause, error: BaseException | None = None) -> None:
         """End tasks, close the chain, settle the session, whatever fails of it; shielded, each part bounded."""
@@ -232,6 +236,9 @@ class RunReply(Reply):
                 await run.store.flush(run.session)
                 rows = await settle(run.store, run.session, fence=run.fence, cause=cause, outcomes=run.outcomes)
                 self._rows.extend(rows)
+                if not rows and not (self._last and self._last.is_final):
+                    # Perhaps another process has ended it: then this reader must hear that it is not his any more.
+                    await run.store.write(run.session, (), fence=run.fence)
         except StoreError:
             if error is None:
                 raise

@@ -88,7 +88,7 @@ class Evidence:
         before: The rows at an earlier check.
         inbox: What waits.
         requests: What would be sent for these rows, by the model's name.
-        effects: What the tools did.
+        effects: What the tools did; `None` when nobody wrote that down.
         shown: What viewers saw.
         writes: Who wrote, in the order of writing.
         accepted: Prompts that the store took: content by key; without a key the content is its own.
@@ -106,7 +106,7 @@ class Evidence:
     before: Sequence[Message] = ()
     inbox: Sequence[Message] = ()
     requests: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    effects: Sequence[Effect] = ()
+    effects: Sequence[Effect] | None = None
     shown: Sequence[Shown] = ()
     writes: Sequence[Write] = ()
     accepted: Mapping[str, str] = field(default_factory=dict)
@@ -186,6 +186,8 @@ def i3(e: Evidence) -> Problems:
 
 def i5(e: Evidence) -> Problems:
     """Effects: no call runs twice; `ok` means that it ran; `unknown` stands only where a process ended."""
+    if e.effects is None:
+        return
     ran = Counter(effect.call for effect in e.effects)
     results = e.results
     for row in e.rows:
@@ -241,7 +243,7 @@ def i8(e: Evidence) -> Problems:
         if times > 1:
             yield f"{times} decisions about the call {call}"
     results = e.results
-    for effect in e.effects:
+    for effect in e.effects or ():
         if effect.tool not in e.gated or effect.call not in {row.id for row in e.rows}:
             continue
         result = results.get(effect.call)
@@ -267,18 +269,17 @@ def i16(e: Evidence) -> Problems:
     """Honesty: what was cut or failed never ends in `ok`."""
     for turn in _turns(e.settled):
         stops = [row for row in turn if row.type == "stop"]
-        cut = [row for row in turn if _cut(row)]
+        last = max(row.attempt for row in turn)
+        cut = [row for row in turn if _cut(row) and (row.role == "tool" or row.attempt == last)]
         if cut and (not stops or _fact(stops[-1], "reason") in ENDED_WELL):
             yield f"a turn that ended well has {_line(cut[0])}"
         for stop in stops:
-            if (_fact(stop, "reason") == "error" or _fact(stop, "reason") in ENDED_WELL) and (
-                (_fact(stop, "reason") == "error") != bool(_fact(stop, "error"))
-            ):
-                yield f"reason and error say different things: {_line(stop)}"
+            if _fact(stop, "error") and _fact(stop, "reason") in ENDED_WELL:
+                yield f"an error that ended well: {_line(stop)}"
     for row in e.settled:
         if row.more:
             yield f"open in a run that is over: {_line(row)}"
-    for effect in e.effects:
+    for effect in e.effects or ():
         result = e.results.get(effect.call)
         if effect.outcome == "raised" and result is not None and not _fact(result, "is_error"):
             yield f"the tool raised: {_line(result)}"

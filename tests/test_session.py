@@ -1,12 +1,13 @@
 """Sessions: asking, duplex, cutting, and what the store holds afterwards."""
 
 import gc
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 
 from streamagent import Agent, MemoryStore, Message, Runtime, SessionBusy, SessionClosed, ToolContext, tool
-from streamagent.errors import ConfigError, ConflictError, MessageError, ModelError, StoreFull
+from streamagent.errors import ConfigError, ConflictError, LeaseLost, MessageError, ModelError, StoreFull
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
 
 pytestmark = pytest.mark.anyio
@@ -270,6 +271,34 @@ async def test_who_receives_when_the_block_is_left_gets_the_end_of_the_stream():
             tasks.start_soon(receive, session)
             await anyio.wait_all_tasks_blocked()
     assert ends == ["s"]
+
+
+@asynccontextmanager
+async def taken_over(store):
+    """Ask something that hangs; give the reply, its session, and the same session in another process."""
+    async with Runtime(store=store) as one, Runtime(store=store) as other:
+        async with agent_of(text("half")[:1], answer("done")).session("s", runtime=one) as session:
+            reply = session.ask("One?", client_key="k")
+            for _ in range(2):
+                await anext(reply)
+            async with agent_of(answer("two")).session("s", runtime=other) as second:
+                yield reply, session, second
+
+
+async def test_who_cuts_a_run_that_another_process_has_ended_hears_of_it():
+    async with taken_over(MemoryStore()) as (reply, session, second):
+        await second.ask("Two?")
+        with pytest.raises(LeaseLost):
+            await session.cancel()
+        assert reply.done
+
+
+async def test_a_new_question_does_not_fail_because_of_a_run_that_another_process_took_over():
+    async with taken_over(MemoryStore()) as (_, session, second):
+        await anext(second.ask("Two?"))
+        assert (await session.ask("Three?")).text == "done"
+        with pytest.raises(LeaseLost):
+            await second.aclose()
 
 
 async def test_duplex_answers_what_is_sent_in_order():
