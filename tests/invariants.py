@@ -255,7 +255,7 @@ def i8(e: Evidence) -> Problems:
 def i9(e: Evidence) -> Problems:
     """Terminality: each run has one last word; after it comes a prompt, and no prompt comes before it."""
     for before, row in pairwise([None, *e.settled]):
-        begins = row.role in ("user", "system") and not _lane(row) and row.type != "approval"
+        begins = _prompt(row) and not _lane(row) and row.content in e.accepted.values()
         if begins and before is not None and not _final(before) and not _prompt(before):
             yield f"a prompt within a run: {_line(row)}"
         resumed = before is not None and (_fact(before, "reason") == "paused" or row.type == "approval")

@@ -292,6 +292,7 @@ class Life(RuleBasedStateMachine):
             self.do(partial(self.at(0).session("s").fork, new, at=at))
             self.ids.append(new)
             self.world.log(new).left_open = True
+            self.world.log(new).crashed = self.world.log("s").crashed
             assert [row.id for row in self.rows(new)] == [row.id for row in rows[:at]]
 
     @rule()
