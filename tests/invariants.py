@@ -9,7 +9,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -111,7 +112,7 @@ class Evidence:
     writes: Sequence[Write] = ()
     accepted: Mapping[str, str] = field(default_factory=dict)
     cancels: Sequence[tuple[int, int]] = ()
-    gone: Set[str] = frozenset()
+    gone: AbstractSet[str] = frozenset()
     crashed: bool = False
     streamed: frozenset[str] = frozenset()
     gated: frozenset[str] = frozenset()
@@ -163,7 +164,7 @@ def i2(e: Evidence) -> Problems:
     if len({row.session for row in e.rows}) > 1:
         yield "the rows name several sessions"
     for old, new in zip(e.before, [*e.rows, *[None] * len(e.before)], strict=False):
-        if new is None or new.id != old.id or not (new == old or old.more and new.content.startswith(old.content)):
+        if new is None or new.id != old.id or not (new == old or (old.more and new.content.startswith(old.content))):
             yield f"was {_line(old)}, is {_line(new)}"
 
 
@@ -178,7 +179,7 @@ def i3(e: Evidence) -> Problems:
                 if not lost and id_ not in e.gone:
                     yield f"{text!r} of {id_} was shown and is not stored"
                 continue
-            whole = id_ in viewer.closed or viewer.ended and not _cut(row)
+            whole = id_ in viewer.closed or (viewer.ended and not _cut(row))
             same = row.content == text if whole else row.content.startswith(text)
             if not same and not (lost and _cut(row) and text.startswith(row.content)):
                 yield f"shown was {text!r} of {_line(row)}"
@@ -438,4 +439,4 @@ def _approves(row: Message, effect: Effect) -> bool:
 def _line(row: Message | None) -> str:
     if row is None:
         return "nothing"
-    return f"{row.sequence} {row.id[-6:]} {row.role}/{row.type} {row.content!r:.60} {dict(row.query or {})}{' …' * row.more}"
+    return f"{row.sequence} {row.id[-6:]} {row.role}/{row.type} {row.content!r:.60} {dict(row.query or {})}"

@@ -202,22 +202,22 @@ class Life(RuleBasedStateMachine):
         self.processes.append(process)
         return process
 
-    def do(self, function, *args, allowed=()):
+    def do(self, function, *args):
         """Start something in the event loop, and go on when nothing happens there any more."""
-        self.futures.append((self.portal.start_task_soon(function, *args), allowed))
+        self.futures.append(self.portal.start_task_soon(function, *args))
         self.settle()
 
     def settle(self):
         self.portal.call(self.world.activity.quiet)
         futures, self.futures = self.futures, []
-        for future, allowed in futures:
+        for future in futures:
             if not future.done():
-                self.futures.append((future, allowed))
+                self.futures.append(future)
                 continue
             error = future.exception()
-            if error is not None and not isinstance(error, (LeaseLost, SessionBusy, *allowed)):
-                if str(error) != "a bug":
-                    raise error
+            expected = error is None or isinstance(error, (LeaseLost, SessionBusy)) or str(error) == "a bug"
+            if not expected:
+                raise error
         self.look()
 
     def at(self, who, id_="s"):

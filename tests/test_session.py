@@ -266,23 +266,26 @@ async def test_who_receives_when_the_block_is_left_gets_the_end_of_the_stream():
             await session.receive()
         ends.append(session.id)
 
-    async with anyio.create_task_group() as tasks:
-        async with agent.session("s") as session:
-            tasks.start_soon(receive, session)
-            await anyio.wait_all_tasks_blocked()
+    async with anyio.create_task_group() as tasks, agent.session("s") as session:
+        tasks.start_soon(receive, session)
+        await anyio.wait_all_tasks_blocked()
     assert ends == ["s"]
 
 
 @asynccontextmanager
 async def taken_over(store):
     """Ask something that hangs; give the reply, its session, and the same session in another process."""
-    async with Runtime(store=store) as one, Runtime(store=store) as other:
-        async with agent_of(text("half")[:1], answer("done")).session("s", runtime=one) as session:
-            reply = session.ask("One?", client_key="k")
-            for _ in range(2):
-                await anext(reply)
-            async with agent_of(answer("two")).session("s", runtime=other) as second:
-                yield reply, session, second
+    hanging, other = agent_of(text("half")[:1], answer("done")), agent_of(answer("two"))
+    async with (
+        Runtime(store=store) as one,
+        Runtime(store=store) as two,
+        hanging.session("s", runtime=one) as session,
+        other.session("s", runtime=two) as second,
+    ):
+        reply = session.ask("One?")
+        while (await anext(reply)).content != "half":
+            pass
+        yield reply, session, second
 
 
 async def test_who_cuts_a_run_that_another_process_has_ended_hears_of_it():
