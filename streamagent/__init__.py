@@ -1,6 +1,9 @@
 """Run LLM agent sessions as streams."""
 
 from .agent import Agent as Agent
+from .approvals import Approval as Approval
+from .approvals import Grant as Grant
+from .approvals import Verdict as Verdict
 from .attachments import file as file
 from .attachments import image as image
 from .calls import Decision as Decision
@@ -9,6 +12,8 @@ from .calls import Tool as Tool
 from .calls import ToolCall as ToolCall
 from .calls import ToolContext as ToolContext
 from .calls import ToolSpec as ToolSpec
+from .errors import ApprovalGone as ApprovalGone
+from .errors import ApprovalNotFound as ApprovalNotFound
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
 from .errors import InvalidArguments as InvalidArguments
@@ -77,5 +82,7 @@ from .stores.sqlite import SqliteStore as SqliteStore
 from .structured import StructuredReply as StructuredReply
 from .tools.function import tool as tool
 from .tools.read import read_tool as read_tool
+from .tools.skill import Skill as Skill
+from .tools.skill import skill_tool as skill_tool
 
 __version__ = "0.1.0"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from copy import copy
-from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from .calls import Tool
+from .calls import Output, Tool, ToolContext
 from .errors import ConfigError
 from .hooks import NO_HOOKS, Drain, Hooks
 from .message import new_id
@@ -23,7 +21,28 @@ from .stages.persist import persist
 from .stages.tool_dispatch import tool_dispatch
 from .stages.transform import transform
 from .stores import open_store
-from .tools.function import tool as as_tool
+from .tools.function import FunctionTool
+from .tools.function import tool as make_tool
+from .tools.skill import Skill, skill_tool, with_skills
+
+
+class Changes(TypedDict, total=False):
+    """Options of another agent; `None` leaves one as it was. See `Agent`."""
+
+    model: str | Model | None
+    tools: Sequence[Agent | Tool | Callable[..., Any]] | None
+    system: str | None
+    skills: Sequence[Skill] | None
+    store: Store | str | PathLike[str] | None
+    pipeline: Pipeline | None
+    settings: ModelSettings | None
+    hooks: Hooks | None
+    name: str | None
+    description: str | None
+    max_turns: int | None
+    timeout: float | None
+    max_depth: int | None
+    max_children: int | None
 
 
 class Agent:
@@ -31,8 +50,9 @@ class Agent:
 
     Args:
         model: `"provider/model"`, `"mock"`, `"local"`, `"replay:FILE"`, or a model.
-        tools: What the model may call; plain functions are made tools.
+        tools: What the model may call; plain functions and agents with a name and a description are made tools.
         system: The system prompt; it is sent in front of the stored messages and not stored.
+        skills: Instructions that the model is told of, and reads by the tool `skill` when it needs them.
         store: Where sessions live when no runtime is given: the path of an SQLite file, a store, or `None` for the
             memory of this process.
         pipeline: The stages; by default `tool_dispatch(tools)` and `persist()`.
@@ -42,19 +62,24 @@ class Agent:
         hooks: What the loop asks the program.
         steering: Whether one or all steering messages are admitted at one border.
         follow_ups: Whether one or all follow-ups are admitted when nothing else is left.
+        name: What a model calls it by, as the tool of another agent.
+        description: What it is good for, as the tool of another agent.
+        max_depth: How deep sub-agents may be nested, where this is the outermost agent; 0 for none.
+        max_children: How many sub-agents may be at work at once, where this is the outermost agent.
 
     Raises:
         ConfigError: A model, tool or limit that cannot be used as given.
     """
 
-    __slots__ = ("plan", "store", "tools")
+    __slots__ = ("_given", "description", "name", "plan", "store", "tools")
 
     def __init__(  # noqa: PLR0913 - the options of an agent, all by keyword
         self,
         model: str | Model = "mock",
         *,
-        tools: Sequence[Tool | Callable[..., Any]] = (),
+        tools: Sequence[Agent | Tool | Callable[..., Any]] = (),
         system: str | None = None,
+        skills: Sequence[Skill] = (),
         store: Store | str | PathLike[str] | None = None,
         pipeline: Pipeline | None = None,
         settings: ModelSettings = DEFAULT_SETTINGS,
@@ -63,31 +88,32 @@ class Agent:
         hooks: Hooks = NO_HOOKS,
         steering: Drain = "one_at_a_time",
         follow_ups: Drain = "one_at_a_time",
+        name: str | None = None,
+        description: str | None = None,
+        max_depth: int = 3,
+        max_children: int = 8,
     ) -> None:
-        if not max_turns >= 1 or not (timeout is None or timeout > 0):
-            raise ConfigError(f"max_turns is 1 or more and timeout above 0 seconds, not {max_turns} and {timeout}")
-        _check("system", system, str | None)
-        _check("pipeline", pipeline, Pipeline | None)
-        _check("settings", settings, ModelSettings)
-        _check("tools", tools, Iterable)
-        _check("hooks", hooks, Hooks)
-        for name, drain in (("steering", steering), ("follow_ups", follow_ups)):
-            if drain not in ("one_at_a_time", "all"):
-                raise ConfigError(f"Agent({name}=…) takes 'one_at_a_time' or 'all', not {drain!r}")
-        self.tools: tuple[Tool, ...] = tuple(map(_as_tool, tools))
+        given = {name: value for name, value in locals().items() if name != "self"}
+        _check_options(given)
+        own = tuple(map(_as_tool, tools))
+        self.tools: tuple[Tool, ...] = (*own, *([skill_tool(skills)] if skills else ()))
         self.store: Store = open_store(store)
+        self.name, self.description = name, description
         self.plan = Plan(
             model=get_model(model),
             pipeline=(pipeline or _pipeline(self.tools, hooks)) + Pipeline(context=_context(hooks)),
             tools=tuple(tool.spec for tool in self.tools),
-            system=system,
+            system=with_skills(system, skills),
             settings=settings,
             max_turns=max_turns,
             timeout=timeout,
             hooks=hooks,
             steering=steering,
             follow_ups=follow_ups,
+            max_depth=max_depth,
+            max_children=max_children,
         )
+        self._given = {**given, "model": self.plan.model, "tools": own, "store": self.store}
 
     def __repr__(self) -> str:
         names = ", ".join(tool.spec.name for tool in self.tools)
@@ -103,29 +129,49 @@ class Agent:
         """The stages, in their order."""
         return self.plan.pipeline
 
-    def with_options(
-        self, *, model: str | Model | None = None, store: Store | str | PathLike[str] | None = None
-    ) -> Agent:
-        """Return a copy with another model or store; what is not given stays.
+    def with_options(self, **changes: Unpack[Changes]) -> Agent:
+        """Return a copy with other options; what is not given, or `None`, stays.
 
         Args:
-            model: As in `Agent`.
-            store: As in `Agent`.
+            changes: As in `Agent`.
 
         Raises:
-            ConfigError: A model or store that cannot be used as given.
+            ConfigError: An option that cannot be used as given, or tools and skills of an agent whose pipeline is its
+                own: that names its tools itself.
         """
-        other = copy(self)
-        if model is not None:
-            other.plan = replace(self.plan, model=get_model(model))
-        if store is not None:
-            other.store = open_store(store)
-        return other
+        wanted: Any = {name: value for name, value in changes.items() if value is not None}
+        if self._given["pipeline"] is not None and wanted.keys() & {"tools", "skills"} and "pipeline" not in wanted:
+            raise ConfigError("this agent has a pipeline of its own, which runs its tools; give a pipeline=… with them")
+        return Agent(**{**self._given, **wanted})
 
-    def _own_store(self) -> Store:
-        """Open a file once more for each session: a store that is open belongs to whoever opened it."""
-        reopened: Callable[[], Store] = getattr(self.store, "reopened", lambda: self.store)
-        return reopened()
+    def as_tool(self, *, name: str | None = None, description: str | None = None, timeout: float | None = None) -> Tool:
+        """Make a tool of the agent: it answers a prompt in a session of its own, beside the caller's.
+
+        Args:
+            name: What the model calls it by; the agent's name by default.
+            description: What it is good for; the agent's description by default.
+            timeout: Longest run of one call, in seconds; `None` for no limit but the caller's.
+
+        Raises:
+            ConfigError: It has no name or no description, or one that cannot be used.
+        """
+        name, description = name or self.name, description or self.description
+        if not name or not description:
+            raise ConfigError(
+                "an agent that is a tool wants a name and a description: Agent(…, name='researcher', description='…') "
+                "or agent.as_tool(name=…, description=…)"
+            )
+
+        async def ask(context: ToolContext, prompt: str) -> Output:
+            """Ask it.
+
+            Args:
+                context: The call's.
+                prompt: What it shall do, with all that it needs to know: it sees nothing of this conversation.
+            """
+            return await context.start(self, prompt)
+
+        return FunctionTool(ask, name=name, description=description, timeout=timeout)
 
     @asynccontextmanager
     async def session(
@@ -133,31 +179,42 @@ class Agent:
         id: str | None = None,  # noqa: A002 - the field's name
         *,
         runtime: Runtime | None = None,
+        **changes: Unpack[Changes],
     ) -> AsyncGenerator[Session, None]:
         """Open a session; leaving the block cuts what still runs, and keeps what was said.
 
         Args:
             id: The session's id: a new one starts a session, a known one continues it. `None` makes a new one.
             runtime: Where it lives; without one the agent's own store is opened for the block.
+            changes: What answers otherwise in this block: `system=…`, `tools=…`, `model=…`; as `with_options`.
 
         Raises:
-            ConfigError: The id cannot be one, or the runtime is not open.
+            ConfigError: The id cannot be one, the runtime is not open, or as `with_options`.
             StoreError: The store cannot be opened.
         """
+        agent = self.with_options(**changes) if changes else self
         session_id = new_id() if id is None else id
         if runtime is not None:
-            async with runtime.session(session_id, self.plan) as session:
+            async with runtime.session(session_id, agent.plan) as session:
                 yield session
         else:
-            async with Runtime(store=self._own_store()) as own, own.session(session_id, self.plan) as session:
+            async with Runtime(store=_reopened(agent.store)) as own, own.session(session_id, agent.plan) as session:
                 yield session
 
 
-def _as_tool(item: Tool | Callable[..., Any]) -> Tool:
-    """Take a tool as it is, and make one of a function."""
+def _as_tool(item: Agent | Tool | Callable[..., Any]) -> Tool:
+    """Take a tool as it is, and make one of an agent or a function."""
+    if isinstance(item, Agent):
+        return item.as_tool()
     found: Any = item
-    made: Tool = found if hasattr(item, "spec") else as_tool(found)
+    made: Tool = found if hasattr(item, "spec") else make_tool(found)
     return made
+
+
+def _reopened(store: Store) -> Store:
+    """Open a file once more for each session: a store that is open belongs to whoever opened it."""
+    reopened: Callable[[], Store] = getattr(store, "reopened", lambda: store)
+    return reopened()
 
 
 def _pipeline(tools: Sequence[Tool], hooks: Hooks) -> Pipeline:
@@ -167,6 +224,34 @@ def _pipeline(tools: Sequence[Tool], hooks: Hooks) -> Pipeline:
 
 def _context(hooks: Hooks) -> list[Stage]:
     return [transform(hook) for hook in (hooks.transform_context, hooks.convert_to_llm) if hook is not None]
+
+
+_KINDS: dict[str, Any] = {
+    "system": str | None,
+    "pipeline": Pipeline | None,
+    "settings": ModelSettings,
+    "tools": Iterable,
+    "skills": Sequence,
+    "hooks": Hooks,
+    "name": str | None,
+    "description": str | None,
+    "max_depth": int,
+    "max_children": int,
+}
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    for name, kind in _KINDS.items():
+        _check(name, given[name], kind)
+    turns, timeout = given["max_turns"], given["timeout"]
+    if not turns >= 1 or not (timeout is None or timeout > 0):
+        raise ConfigError(f"max_turns is 1 or more and timeout above 0 seconds, not {turns} and {timeout}")
+    depth, children = given["max_depth"], given["max_children"]
+    if depth < 0 or children < 0:
+        raise ConfigError(f"max_depth and max_children are 0 or more, not {depth} and {children}")
+    for name in ("steering", "follow_ups"):
+        if given[name] not in ("one_at_a_time", "all"):
+            raise ConfigError(f"Agent({name}=…) takes 'one_at_a_time' or 'all', not {given[name]!r}")
 
 
 def _check(name: str, value: object, kind: Any) -> None:

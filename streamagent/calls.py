@@ -6,7 +6,12 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from .message import Message
 
 ExecutionMode = Literal["parallel", "sequential"]
 
@@ -43,6 +48,15 @@ class Output:
     terminate: bool = False
 
 
+class HasPlan(Protocol):
+    """What can be started as a sub-agent: an `Agent`."""
+
+    @property
+    def plan(self) -> Any:
+        """What a run needs to know of it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """What a running tool may know and do.
@@ -55,6 +69,7 @@ class ToolContext:
         cancelled: Set when nobody waits for the result any more; a tool in a thread should look at it.
         platform: What the application hands to its tools; never shown to a model.
         report: Where `update` goes.
+        starter: What `start` asks.
     """
 
     session: str
@@ -64,6 +79,7 @@ class ToolContext:
     cancelled: threading.Event = field(default_factory=threading.Event)
     platform: Mapping[str, Any] = field(default_factory=dict)
     report: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    starter: Callable[[HasPlan, str], Awaitable[Output]] | None = field(default=None, repr=False)
 
     def update(self, text: str) -> None:
         """Show progress to whoever watches the run; it is neither stored nor put into the context.
@@ -73,12 +89,50 @@ class ToolContext:
         if not self.cancelled.is_set():
             self.report(text)
 
+    async def start(self, agent: HasPlan, prompt: str) -> Output:
+        """Let a sub-agent answer a prompt, in a session of its own that lives beside the caller's.
+
+        Args:
+            agent: What answers, an `Agent`; its own store is not used.
+            prompt: What to ask.
+
+        Returns:
+            The text of its answer, with `{session, reason}` as details; an error when it came to no answer, or when
+            there are too many sub-agents already.
+
+        Raises:
+            ConfigError: `agent` is no agent, or the call belongs to no session.
+        """
+        if self.starter is None:
+            raise ConfigError("sub-agents live beside a session, and this call belongs to none; use agent.session(…)")
+        return await self.starter(agent, prompt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """A sub-agent that a call wants to have started.
+
+    Args:
+        agent: What answers.
+        prompt: What it is asked.
+        call: The call's message id.
+        number: Which sub-agent of the call it is, from 1.
+        relay: Shows its messages to whoever reads the run.
+    """
+
+    agent: HasPlan
+    prompt: str
+    call: str
+    number: int
+    relay: Callable[[Message], Awaitable[None]]
+
 
 class Tool(Protocol):
     """Something that a model may call.
 
     A tool may also have `prepare(arguments) -> Mapping`, which mends and validates the arguments before anybody
-    decides about the call, and `execution_mode`, `parallel` or `sequential`.
+    decides about the call, `execution_mode`, `parallel` or `sequential`, and `requires_approval`: true, or a function
+    of the prepared arguments that says so.
     """
 
     @property
@@ -136,5 +190,6 @@ class Decision:
     terminate: bool = False
 
 
+RequiresApproval = bool | Callable[[Mapping[str, Any]], Awaitable[bool] | bool]
 BeforeToolCall = Callable[[ToolCall], Awaitable[Decision | None] | Decision | None]
 AfterToolCall = Callable[[ToolCall, Output], Awaitable[Output | None] | Output | None]

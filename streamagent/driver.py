@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
 
 from .errors import LeaseLost, SessionBusy, StoreError
+from .lineage import Lineage, settle_tree
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
 from .protocols import Stream
+from .records import NOTHING, Unfinished
 from .reply import Reply
-from .run import Plan, Run, RunTasks
+from .run import Plan, Run
 from .settle import Cause, settle
+from .tasks import RunTasks
 from .waiting import Interrupted, Waiter, make_waiter
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ class RunReply(Reply):
         prompt: What to put into the inbox first; `None` to answer what waits there longest.
         client_key: The prompt's key for deduplication.
         previous: An earlier reply of the same handle, to be cut if it was abandoned.
+        lineage: Where its runs stand in the tree of a sub-agent's runs; `None` for the root of a tree.
     """
 
     def __init__(  # noqa: PLR0913 - made by Session alone
@@ -48,6 +52,7 @@ class RunReply(Reply):
         prompt: Message | None = None,
         client_key: str | None = None,
         previous: RunReply | None = None,
+        lineage: Lineage | None = None,
     ) -> None:
         self._runtime = runtime
         self._session = session
@@ -55,6 +60,7 @@ class RunReply(Reply):
         self._prompt = prompt
         self._client_key = client_key
         self._previous = previous
+        self._lineage = lineage
         self._begun = False
         self._run: Run | None = None
         self._chain: Chain | None = None
@@ -150,18 +156,41 @@ class RunReply(Reply):
             await self._open_run()
             return
         if not (await store.unfinished(session)).at_rest:
-            await settle(store, session, fence=await store.acquire(session), cause="crashed")
+            await settle_tree(store, session, fence=await store.acquire(session))
         self._chain = await self._replay(self._prompt)
 
     async def _open_run(self) -> None:
         """Take the session over, settle what an earlier run left, and build the chain."""
         store, session, plan = self._runtime.store, self._session, self._plan
+        lineage = self._lineage or Lineage.root(max_depth=plan.max_depth, max_children=plan.max_children)
+        self._deadline = lineage.deadline
         if plan.timeout is not None:
-            self._deadline = current_time() + plan.timeout
+            self._deadline = min(self._deadline, current_time() + plan.timeout)
         fence = await store.acquire(session)
-        self._rows.extend(await settle(store, session, fence=fence, cause="crashed"))
-        self._run = Run(session, store, fence, plan, RunTasks(self._runtime.tasks, self._fail), self._deadline)
+        left = await store.unfinished(session)
+        superseded = left.approvals and await self._goes_on(left)
+        cause: Cause = "superseded" if superseded else "crashed"
+        self._rows.extend(await settle_tree(store, session, fence=fence, cause=cause, left=left))
+        self._run = Run(
+            session,
+            store,
+            fence,
+            plan,
+            RunTasks(self._runtime.tasks, self._fail),
+            self._deadline,
+            left=NOTHING if superseded else left,
+            lineage=lineage,
+            starter=self._runtime.start_child,
+        )
         self._chain = await self._run.open()
+
+    async def _goes_on(self, left: Unfinished) -> bool:
+        """Tell whether a prompt is asked over calls that wait, when nothing was decided about them."""
+        if self._prompt is None:
+            return False
+        waiting = {request.id for request in left.approvals}
+        inbox = await self._runtime.store.inbox(self._session)
+        return not any((message.query or {}).get("approval") in waiting for message in inbox)
 
     async def _replay(self, prompt: Message) -> Chain:
         """Show a prompt and its stored answer, by the stages that change what is shown."""
@@ -169,11 +198,12 @@ class RunReply(Reply):
         async def until_next_prompt(stream: Stream) -> Stream:
             answered = False
             async for message in stream:
-                asked = message.role in ("user", "system") and "feedback" not in (message.query or {})
-                if asked and answered:  # what steered the run before is part of it
+                said = message.role in ("user", "system") and message.type != "approval"
+                if said and answered and "feedback" not in (message.query or {}):
                     return
                 yield message
-                answered = answered or message.is_final
+                # Steering before the last word is part of the answer, and so is what follows a pause.
+                answered = (message.is_final and (message.query or {}).get("reason") != "paused") or answered
 
         chain = Chain(self._runtime.store.read(self._session, after=(prompt.sequence or 1) - 1))
         await chain.extend([until_next_prompt, *self._plan.pipeline.shown], self._runtime.bare_run(self._session))
@@ -189,7 +219,7 @@ class RunReply(Reply):
     async def _next_run(self) -> None:
         """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
         run, prompt = self._run, self._prompt
-        if run is None or prompt is None or run.prompt in (None, prompt.id):
+        if run is None or prompt is None or (run.prompt in (None, prompt.id) and not run.resumed):
             await self._finish("ended")
             return
         await self._end_run("ended")

@@ -81,13 +81,15 @@ class Duplex:
             self._ended.set()
 
     async def _answer(self) -> bool:
-        """Answer the prompt that waits longest; return whether there was one."""
+        """Answer the prompt that waits longest; return whether anything was done."""
         if other := self._runtime.active.get(self._session):
             await other.wait()  # another handle's run, or an `ask` of this one
             return True
         if not await self._runtime.store.inbox(self._session):
             return False
+        said = False
         async with RunReply(self._runtime, self._session, self._plan) as reply:
             async for message in reply:
+                said = True
                 await self._outbox.send(message)
-        return True
+        return said  # a session that is paused does nothing until something is decided

@@ -63,7 +63,18 @@ class SessionClosed(SessionError):
 
 
 class ConflictError(SessionError):
-    """A client key was used before with another message, a fork's id is taken, or a session still has forks."""
+    """A client key was used before with another message, a fork's id is taken, or a session still has forks.
+
+    Of an approval: it was decided otherwise before.
+    """
+
+
+class ApprovalNotFound(SessionError):
+    """The session has no such request for an approval; another session's looks the same."""
+
+
+class ApprovalGone(SessionError):
+    """A decision came too late: nothing waits for it any more, and it has no effect."""
 
 
 class StoreError(StreamAgentError):

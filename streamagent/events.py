@@ -99,6 +99,8 @@ class EventEncoder:
         Raises:
             MessageError: A fragment follows the last one of its message; it changed nothing.
         """
+        if message.path:
+            return []  # a sub-agent's: pi's lifecycle is that of one agent, and its tools are opaque to it
         if message.type == "stop":
             self._stop(message)
         elif message.type in _OF_TOOLS:

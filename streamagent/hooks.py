@@ -14,13 +14,13 @@ from .protocols import Model, ModelSettings
 T = TypeVar("T")
 Maybe: TypeAlias = Awaitable[T] | T
 Drain = Literal["one_at_a_time", "all"]
-Lane = Literal["prompt", "steer", "follow_up"]
+Lane = Literal["prompt", "steer", "follow_up", "decision"]
 
 
 def lane_of(message: Message) -> Lane:
     """Tell which lane of the inbox a message waits in."""
     lane: Lane = (message.query or {}).get("lane", "prompt")
-    return lane
+    return "decision" if message.type == "approval" else lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,24 @@ class Inbox:
     follow_ups: Drain = "one_at_a_time"
 
     async def first(self) -> list[Message]:
-        """Admit the prompt that waits longest, and the steering messages that came before the run."""
+        """Admit the prompt that waits longest, and the steering messages that came before the run.
+
+        Decisions that nothing waits for any more are admitted with it, for the record.
+        """
         waiting = await self.store.inbox(self.session)
-        prompts = [message for message in waiting if lane_of(message) == "prompt"] or waiting
+        spoken = [message for message in waiting if lane_of(message) != "decision"]
+        prompts = [message for message in spoken if lane_of(message) == "prompt"] or spoken
         if not prompts:
             return []
-        steering = [message for message in waiting if lane_of(message) == "steer" and message is not prompts[0]]
+        steering = [message for message in spoken if lane_of(message) == "steer" and message is not prompts[0]]
+        if len(spoken) < len(waiting):
+            await self._admit([message for message in waiting if lane_of(message) == "decision"])
         return [*await self._admit([prompts[0]]), *await self._admit(_drain(steering, self.steering))]
+
+    async def decided(self) -> list[Message]:
+        """Admit decisions about calls that wait for an approval."""
+        waiting = await self.store.inbox(self.session)
+        return await self._admit([message for message in waiting if lane_of(message) == "decision"])
 
     async def steered(self) -> list[Message]:
         """Admit steering messages."""

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -71,7 +71,8 @@ class Message:
             the model wrote them.
         query: Structured part: `{tool, id, args}` of a call (and `invalid` when it must not run),
             `{tool, id, call, is_error}` of a result (`call` is the call's message id), `{reason, usage, model, error}`
-            of a stop. Opaque provider data is under `provider`. A message that was cut has `cut`, the reason.
+            of a stop. Opaque provider data is under `provider`. A message that was cut has `cut`, the reason; one that
+            a sub-agent said, on its way through the run that asked it, has `path`.
         more: Further fragments of this message follow.
         attempt: Which try of the model produced it, from 1; a later attempt supersedes an earlier one.
         created_at: When it was made, UTC.
@@ -114,6 +115,14 @@ class Message:
     def is_final(self) -> bool:
         """It is the last word of a run: a `stop`, and not one after which tool results and another turn follow."""
         return self.type == "stop" and (self.query or {}).get("reason") != "tool_calls"
+
+    @property
+    def path(self) -> Sequence[str]:
+        """Ids of the calls that a sub-agent's message came through, outermost first; empty for all others."""
+        if self.query is None:  # of nearly all fragments
+            return ()
+        path = self.query.get("path")
+        return path if isinstance(path, list) else ()
 
     def to_json(self) -> bytes:
         """Encode as one line of JSON; fields at their defaults of `None`, `False` and empty are left out.

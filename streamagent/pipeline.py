@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 
 from anyio import create_task_group, move_on_after
 
+from .calls import Child, Output
 from .errors import ConfigError
 from .message import Message
 from .protocols import Duty, RunContext, Source, Stage, Store, Stream, Tasks, duty_of
@@ -126,6 +127,8 @@ class BareRun:
     outcomes: dict[str, Message] = field(default_factory=dict)
     opened: tuple[Store, int] | None = None
     again: Message | None = None
+    bounds: list[Stage] = field(default_factory=list)
+    decided: dict[str, Message] = field(default_factory=dict)
 
     @property
     def store(self) -> Store:
@@ -136,6 +139,10 @@ class BareRun:
     def fence(self) -> int:
         """What writes to it carry."""
         return self._opened()[1]
+
+    async def start_child(self, child: Child) -> Output:
+        """Refuse: sub-agents live beside a session that a runtime keeps."""
+        raise ConfigError(f"call {child.call} wants a sub-agent, and no session drives this pipeline; use an Agent")
 
     def _opened(self) -> tuple[Store, int]:
         if self.opened is None:

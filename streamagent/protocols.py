@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from .calls import ToolSpec
+from .calls import Child, Output, ToolSpec
 from .message import Message
 from .records import SessionInfo, Unfinished, Usage
 
@@ -235,12 +235,16 @@ class RunContext(Protocol):
         outcomes: Results of finished calls that were not yielded yet, by the call's message id: they are stored
             however the run ends.
         again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
+        bounds: Stages that a stage wants to stand first in the runs of sub-agents, too: limits that they share.
+        decided: Calls that waited for an approval, by their message id: the decisions about them pass by next.
     """
 
     session: str
     deadline: float
     outcomes: dict[str, Message]
     again: Message | None
+    bounds: list[Stage]
+    decided: dict[str, Message]
 
     @property
     def tasks(self) -> Tasks:
@@ -259,6 +263,14 @@ class RunContext(Protocol):
     @property
     def fence(self) -> int:
         """What the run's writes must carry."""
+        ...
+
+    async def start_child(self, child: Child) -> Output:
+        """Let a sub-agent answer; see `ToolContext.start`.
+
+        Raises:
+            ConfigError: The run is not a session's, or there is no plan.
+        """
         ...
 
 

@@ -54,16 +54,31 @@ class Unfinished:
     Args:
         open: Messages whose last fragment was never written, without their content, in order of sequence.
         calls: Complete calls without a result, in order of sequence.
+        approvals: Requests to approve some of these calls, in order of sequence; a decision may wait in the inbox.
+        grants: Decisions that approve further calls, and were not revoked.
         last: The session's last message, without content when that is long; `None` in an empty session.
         forked: The session is a fork, and nothing was written to it since.
     """
 
     open: Sequence[Message]
     calls: Sequence[Message]
+    approvals: Sequence[Message] = ()
+    grants: Sequence[Message] = ()
     last: Message | None
     forked: bool = False
 
     @property
     def at_rest(self) -> bool:
-        """The last run came to its end."""
-        return not self.open and not self.calls and (self.last is None or self.last.is_final)
+        """The last run came to its end, if only because its last calls wait for an approval."""
+        if self.open or self.cut or not (self.last is None or self.last.is_final):
+            return False
+        return not self.approvals or (self.last is not None and (self.last.query or {}).get("reason") == "paused")
+
+    @property
+    def cut(self) -> Sequence[Message]:
+        """The calls that wait for no approval: whoever ran them is gone."""
+        waiting = {(request.query or {}).get("call") for request in self.approvals}
+        return [call for call in self.calls if call.id not in waiting]
+
+
+NOTHING = Unfinished(open=(), calls=(), last=None)

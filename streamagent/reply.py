@@ -11,7 +11,10 @@ from .message import Message, fold
 
 
 class TurnText:
-    """The visible text of the last model turn that has any, while it streams; of several attempts the last."""
+    """The visible text of the last model turn that has any, while it streams; of several attempts the last.
+
+    What sub-agents say on the way does not count.
+    """
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -24,6 +27,8 @@ class TurnText:
 
     def add(self, message: Message) -> None:
         """Take the next message or fragment."""
+        if message.path:
+            return
         if message.type == "stop":
             self._earlier = str(self)
             self._pieces, self._attempt = [], 0
@@ -73,7 +78,9 @@ class Result(Sequence[Message]):
     @property
     def stop(self) -> Message | None:
         """The last `stop`, or `None` when the stream was left before one."""
-        return next((message for message in reversed(self._messages) if message.type == "stop"), None)
+        return next(
+            (message for message in reversed(self._messages) if message.type == "stop" and not message.path), None
+        )
 
     @property
     def reason(self) -> str | None:
@@ -136,9 +143,9 @@ class Reply(ABC):
         """
         last: list[Message] = []
         async for message in self:
-            if message.type == "text" and message.role == "assistant" and message.content:
+            if message.type == "text" and message.role == "assistant" and message.content and not message.path:
                 yield message.content
-            elif message.type == "stop":
+            elif message.type == "stop" and not message.path:
                 last = [message]
         Result(last).raise_for_error()
 

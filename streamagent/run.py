@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anyio import CancelScope, Event, move_on_after
-from anyio.abc import TaskGroup
-
-from .calls import ToolSpec
-from .cancellation import must_propagate
+from .calls import Child, Output, ToolSpec
+from .errors import ConfigError
 from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
+from .lineage import Lineage
 from .message import Message
 from .pipeline import Chain, Pipeline
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
-
-TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
+from .records import NOTHING, Unfinished
+from .tasks import RunTasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +34,8 @@ class Plan:
         hooks: What the loop asks the program.
         steering: How many steering messages are admitted at one border.
         follow_ups: How many follow-ups are admitted when nothing else is left.
+        max_depth: How deep sub-agents may be nested in a run that is not a sub-agent's itself.
+        max_children: How many sub-agents may be at work at once in such a run, at all depths together.
     """
 
     model: Model
@@ -48,55 +48,11 @@ class Plan:
     hooks: Hooks = NO_HOOKS
     steering: Drain = "one_at_a_time"
     follow_ups: Drain = "one_at_a_time"
+    max_depth: int = 3
+    max_children: int = 8
 
 
-class RunTasks:
-    """The background work of one run, inside a group that is older than the run.
-
-    A failure in it is raised where the run is driven, not in the group, which belongs to other runs too.
-    """
-
-    __slots__ = ("_count", "_group", "_idle", "_on_error", "_scopes", "cancelled")
-
-    def __init__(self, group: TaskGroup, on_error: Callable[[BaseException], None]) -> None:
-        self._group = group
-        self._on_error = on_error
-        self._scopes: set[CancelScope] = set()
-        self._count = 0
-        self._idle = Event()
-        self.cancelled = False
-
-    def start_soon(self, func: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: object = None) -> None:
-        """Start `func(*args)`."""
-        self._count += 1
-        self._group.start_soon(self._child, func, args, name=name or func)
-
-    async def _child(self, func: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
-        try:
-            with CancelScope() as scope:
-                self._scopes.add(scope)
-                if self.cancelled:
-                    scope.cancel()
-                await func(*args)
-        except BaseException as error:
-            if must_propagate(error):
-                raise
-            self._on_error(error)  # it is raised again in the task that drives the run
-        finally:
-            self._scopes.discard(scope)
-            self._count -= 1
-            if not self._count:
-                self._idle.set()
-
-    async def aclose(self, close_timeout: float = TASK_TIMEOUT) -> None:
-        """Cancel what runs and wait for it, shielded, at most `close_timeout` seconds."""
-        self.cancelled = True
-        for scope in tuple(self._scopes):
-            scope.cancel()
-        if self._count:
-            self._idle = Event()
-            with move_on_after(close_timeout, shield=True):
-                await self._idle.wait()
+_PAUSED = Message.stop("tool_calls")  # what a run that goes on after a pause takes for the last turn's stop
 
 
 @dataclass(slots=True)
@@ -104,7 +60,9 @@ class Run:
     """A run as its stages see it (`protocols.RunContext`), and what its head needs.
 
     `prompt` is the id of what it was begun for, `asked` that of the last message that was admitted, and `last_turn` the
-    number of the turn after which it ends; `again` takes a turn again (`protocols.RunContext`).
+    number of the turn after which it ends; `again`, `decided` and `bounds` are as in `protocols.RunContext`. `left` is
+    how it found the session: with calls that wait for an approval, if the last run paused; `resumed` that some were
+    decided. `stop` is that of the last turn. `lineage` is its place among the runs of sub-agents; `starter` starts one.
     """
 
     session: str
@@ -118,10 +76,18 @@ class Run:
     again: Message | None = None
     asked: str | None = None
     last_turn: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
+    starter: Callable[[Run, Child], Awaitable[Output]] | None = None
+    bounds: list[Stage] = field(default_factory=list)
+    decided: dict[str, Message] = field(default_factory=dict)
+    left: Unfinished = NOTHING
+    resumed: bool = False
+    stop: Message = _PAUSED
     inbox: Inbox = field(init=False)
 
     def __post_init__(self) -> None:
         plan = self.plan
+        self.last_turn = plan.max_turns if self.left.approvals else 0
         self.inbox = Inbox(
             store=self.store,
             session=self.session,
@@ -139,74 +105,100 @@ class Run:
     def take(self, prompt: Message, number: int) -> None:
         """Take note of what is admitted after turn `number`; only a follow-up has all turns again."""
         self.asked = prompt.id
+        self.prompt = self.prompt or prompt.id
         if not number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
             self.last_turn = number + self.plan.max_turns
 
+    async def decide(self, left: Unfinished) -> list[Message]:
+        """Admit what was decided about calls that wait."""
+        decisions = await self.inbox.decided() if left.approvals else []
+        about = {(decision.query or {}).get("call") for decision in decisions}
+        self.decided.update((call.id, call) for call in left.calls if call.id in about)
+        self.resumed |= bool(decisions)
+        return decisions
+
     async def open(self) -> Chain:
-        """Build the chain: the head, then the reply stages."""
+        """Build the chain: the head, the limits of the runs above, then the reply stages."""
         chain = Chain(turns(self))
-        await chain.extend(self.plan.pipeline.reply, self)
+        await chain.extend([*self.lineage.bounds, *self.plan.pipeline.reply], self)
         return chain
+
+    async def start_child(self, child: Child) -> Output:
+        """Let a sub-agent answer; see `ToolContext.start`."""
+        if self.starter is None:
+            raise ConfigError(f"call {child.call} wants a sub-agent, and this run has no runtime")
+        return await self.starter(self, child)
 
 
 async def turns(run: Run) -> Stream:
     """Admit the prompt that waits longest, and take model turns until it has its final answer.
 
     Steering messages are admitted after each turn, and follow-ups when nothing else is left: the same run answers them.
+    When the last run paused, this one begins with what was decided since.
 
     Yields:
         The prompts, and what the model says; a `stop` with reason `turn_limit` when one took more turns than the plan
-        allows, or with reason `stopped` when `should_stop_after_turn` said so.
+        allows, with reason `stopped` when `should_stop_after_turn` said so, with reason `paused` when calls wait for an
+        approval.
     """
-    admitted = await run.inbox.first()
-    run.prompt = admitted[0].id if admitted else None
-    number = 0
+    left: Unfinished | None = run.left if run.left.approvals else None
+    admitted = [] if left else await run.inbox.first()
+    end = TurnEnd(session=run.session, number=0, stop=run.stop)
     while True:
         for prompt in admitted:
-            run.take(prompt, number)
+            run.take(prompt, end.number)
             yield prompt
-        if number == run.last_turn:
-            if number:
-                yield Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
-            return
-        number += 1
-        stop: Message | None = None
-        chain = Chain(run.store.read(run.session))
-        try:
-            async for message in await _answer(run, chain):
-                # Sequences are the store's to give: a message that had one would pass for stored.
-                yield message if message.sequence is None else replace(message, sequence=None)
-                if message.type == "stop":
-                    stop = message
-        finally:
-            await chain.aclose()
-        if stop is None:
-            stop = Message.stop("error", model=run.plan.model.name, error=_NO_STOP)
-            yield stop
-        border = await _border(run, TurnEnd(session=run.session, number=number, stop=stop))
+        if left is None:
+            if not run.last_turn:  # nothing waited
+                return
+            chain = Chain(run.store.read(run.session))
+            try:
+                async for message in await _answer(run, chain):
+                    yield message
+            finally:
+                await chain.aclose()
+            end = replace(end, number=end.number + 1, stop=run.stop)
+            left = await _left(run)
+        while left is not None and (decisions := await run.decide(left)):
+            for decision in decisions:
+                yield decision
+            left = await run.store.unfinished(run.session)
+        border = await _border(run, end, left)
         if isinstance(border, Message):
             yield border
         if not isinstance(border, list):
             return
-        admitted = border
+        admitted, left = border, None
 
 
 _QUEUES_LEFT = ("error", "tool_calls")  # reasons after which what waits goes on waiting: a failure, calls nobody ran
 
 
-async def _border(run: Run, end: TurnEnd) -> list[Message] | Message | None:
+async def _border(run: Run, end: TurnEnd, left: Unfinished | None) -> list[Message] | Message | None:
     """Decide between two turns what comes next.
+
+    Args:
+        run: The run.
+        end: The turn that is over.
+        left: How its calls stand, if it made some.
 
     Returns:
         What was admitted, when there is another turn; `None`, or a last `stop`, when there is none.
     """
     hook = run.hooks.should_stop_after_turn
-    if hook is not None and await settled(hook(end)):
+    if hook is not None and end.number and await settled(hook(end)):
         return None if end.stop.is_final else Message.stop("stopped", turn=end.number)
-    goes_on = run.again is not None or await _has_results(run, end.stop)
+    if left is not None and left.approvals:
+        waiting = [request.id for request in left.approvals]
+        return Message.stop("paused", approvals=waiting) if end.number or run.resumed else None
+    goes_on = run.again is not None or _has_results(run, left)
+    over = end.number >= run.last_turn
+    if over and goes_on:
+        return Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
     admitted: list[Message] = []
     if goes_on or (end.stop.query or {}).get("reason") not in _QUEUES_LEFT:
-        admitted = await run.inbox.steered() or ([] if goes_on else await run.inbox.followed_up())
+        steered = [] if over else await run.inbox.steered()
+        admitted = steered or ([] if goes_on else await run.inbox.followed_up())
     if not (goes_on or admitted):
         return None
     await _prepare(run, end)
@@ -235,7 +227,20 @@ async def _answer(run: Run, chain: Chain) -> Source:
     await chain.extend([_with_system(plan.system), *plan.pipeline.context], run)
     answer = plan.model.stream(chain.tail, tools=plan.tools, settings=settings, deadline=run.deadline)
     chain.append(answer)
-    return answer
+    chain.append(_with_stop(answer, run))
+    return chain.tail
+
+
+async def _with_stop(answer: Stream, run: Run) -> Stream:
+    """End an answer with a `stop`, if the model did not; take note of it."""
+    stop: Message | None = None
+    async for message in answer:
+        stop = message if message.type == "stop" else stop
+        # Sequences are the store's to give: a message that had one would pass for stored.
+        yield message if message.sequence is None else replace(message, sequence=None)
+    run.stop = stop or Message.stop("error", model=run.plan.model.name, error=_NO_STOP)
+    if stop is None:
+        yield run.stop
 
 
 def _with_system(system: str | None) -> Stage:
@@ -248,10 +253,13 @@ def _with_system(system: str | None) -> Stage:
     return stage
 
 
-async def _has_results(run: Run, stop: Message) -> bool:
+async def _left(run: Run) -> Unfinished | None:
+    """Look how the calls of the last turn stand, if it made some."""
+    made = (run.stop.query or {}).get("reason") == "tool_calls"
+    return await run.store.unfinished(run.session) if made else None
+
+
+def _has_results(run: Run, left: Unfinished | None) -> bool:
     """Tell whether the turn's calls have their results, so that the model can go on."""
-    if (stop.query or {}).get("reason") != "tool_calls":
-        return False
-    left = await run.store.unfinished(run.session)
     # Without `persist` the last row is still the prompt, and the model would be asked the same again.
-    return not left.calls and left.last is not None and left.last.id != run.asked
+    return left is not None and not left.calls and left.last is not None and left.last.id != run.asked

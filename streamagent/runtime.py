@@ -9,12 +9,15 @@ from typing import Self
 from anyio import AsyncContextManagerMixin, CancelScope, create_task_group
 from anyio.abc import TaskGroup
 
+from .calls import Child, Output
 from .driver import RunReply
 from .errors import ConfigError, SessionBusy
+from .lineage import ID_LIMIT
 from .pipeline import BareRun, raise_single
 from .protocols import Store
-from .run import Plan
+from .run import Plan, Run
 from .session import Session
+from .subagents import run_child
 
 
 class Runtime(AsyncContextManagerMixin):
@@ -111,12 +114,13 @@ class Runtime(AsyncContextManagerMixin):
         if self.active.get(session) is reply:
             del self.active[session]
 
+    async def start_child(self, run: Run, child: Child) -> Output:
+        """Let a sub-agent answer; see `ToolContext.start`."""
+        return await run_child(self, run, child)
+
     def bare_run(self, session: str) -> BareRun:
         """Make the run of a chain that only shows what is stored: it may read, and nobody takes its writes."""
         return BareRun(self.tasks, session, opened=(self.store, 0))
-
-
-ID_LIMIT = 256  # characters; an id is a key in every row
 
 
 def _check_id(id: str) -> None:  # noqa: A002 - the field's name

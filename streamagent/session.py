@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from anyio.abc import ObjectStream
 
+from . import approvals
+from .approvals import Approval, Grant, Verdict
 from .driver import RunReply
 from .duplex import Duplex
 from .errors import MessageError, SessionBusy, SessionClosed
@@ -86,12 +89,14 @@ class Session(ObjectStream[Message]):
 
     def _ask(self, prompt: str | Message, plan: Plan, client_key: str | None) -> RunReply:
         self._check_open()
+        return self._reply_to(_as_prompt(prompt), plan, client_key)
+
+    def _reply_to(self, prompt: Message | None, plan: Plan, client_key: str | None) -> RunReply:
+        self._check_open()
         previous = self._reply
         if previous is not None and previous.driven:
             raise SessionBusy(f"session {self.id!r} is answering; read that reply to its end, or cancel it")
-        self._reply = RunReply(
-            self._runtime, self.id, plan, prompt=_as_prompt(prompt), client_key=client_key, previous=previous
-        )
+        self._reply = RunReply(self._runtime, self.id, plan, prompt=prompt, client_key=client_key, previous=previous)
         return self._reply
 
     async def send(self, item: str | Message, *, client_key: str | None = None) -> None:
@@ -155,6 +160,73 @@ class Session(ObjectStream[Message]):
         """Say that nothing more will be sent; `receive` ends when everything is answered."""
         self._serve().end()
 
+    async def pending(self) -> list[Approval]:
+        """List the calls that wait for an approval, the oldest first; the run that made them is paused."""
+        return await approvals.pending(self._runtime.store, self.id)
+
+    async def approve(
+        self,
+        approval: str | Approval,
+        *,
+        args: Mapping[str, Any] | None = None,
+        always: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Let a call run, once; `resume` runs it, as does the next `ask`, and a session that is served by itself.
+
+        Args:
+            approval: What `pending` gave, or its id.
+            args: Arguments to run it with instead.
+            always: Approve further calls of its tool, too; see `Verdict`.
+            by: Who decides, for the record.
+
+        Raises:
+            ApprovalNotFound: The session has no such approval.
+            ApprovalGone: The call was closed: the run was cancelled, or the conversation went on.
+            ConflictError: It was decided otherwise before; the same decision again changes nothing.
+        """
+        await self.decide(Verdict(approval=_id_of(approval), args=args, always=always, by=by))
+
+    async def reject(self, approval: str | Approval, reason: str = "", *, by: str | None = None) -> None:
+        """Have a call not run; the model reads the reason as its result. Otherwise as `approve`."""
+        await self.decide(Verdict(approval=_id_of(approval), approve=False, reason=reason, by=by))
+
+    async def decide(self, *verdicts: Verdict) -> None:
+        """Take decisions about calls that wait, in any order; see `approve`."""
+        self._check_open()
+        for verdict in verdicts:
+            await approvals.decide(self._runtime.store, self.id, verdict)
+        if self._duplex is not None:
+            self._duplex.wake()
+
+    async def grants(self) -> list[Grant]:
+        """List what was approved with `always` and not revoked."""
+        return await approvals.grants(self._runtime.store, self.id)
+
+    async def revoke(self, grant: str | Grant, *, by: str | None = None) -> None:
+        """End a grant, at once.
+
+        Args:
+            grant: What `grants` gave, or its id.
+            by: Who revokes it, for the record.
+
+        Raises:
+            ApprovalNotFound: The session has no such grant.
+        """
+        await approvals.revoke(self._runtime.store, self.id, _id_of(grant), by=by)
+
+    def resume(self) -> RunReply:
+        """Go on with what waits: calls that were decided about, else the oldest message of the inbox.
+
+        Returns:
+            The reply, whose iteration drives the run; it is empty when there is nothing to do.
+
+        Raises:
+            SessionClosed: The session's block was left.
+            SessionBusy: As of `ask`.
+        """
+        return self._reply_to(None, self._plan, None)
+
     async def cancel(self) -> None:
         """Cut the session's active run, whoever drives it: what was said is kept, open calls are closed."""
         if reply := self._runtime.active.get(self.id):
@@ -210,6 +282,10 @@ class Session(ObjectStream[Message]):
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosed(f"session {self.id!r} is closed; open it again with agent.session({self.id!r})")
+
+
+def _id_of(item: str | Approval | Grant) -> str:
+    return item if isinstance(item, str) else item.id
 
 
 SENDABLE = frozenset({"text", "image", "file", "data"})  # a call or a stop from outside would pass for the model's

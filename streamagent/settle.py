@@ -11,7 +11,7 @@ from .message import Message
 from .protocols import Store
 from .records import Unfinished
 
-Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked"]
+Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "superseded"]
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",
@@ -20,6 +20,7 @@ _CALL_TEXTS: dict[Cause, str] = {
     "ended": "Not executed: the run ended before this call.",
     "error": "Stopped: the run failed before this call finished.",
     "forked": "Not known here: this session was forked before the call's result.",
+    "superseded": "Not executed: the conversation went on before anybody approved this call.",
 }
 
 _STOPS: dict[Cause, dict[str, Any]] = {
@@ -42,25 +43,34 @@ _STOPS: dict[Cause, dict[str, Any]] = {
             "retryable": True,
         },
     },
+    "superseded": {"reason": "superseded"},
 }
 
 
-async def settle(
-    store: Store, session: str, *, fence: int, cause: Cause, outcomes: Mapping[str, Message] | None = None
+async def settle(  # noqa: PLR0913 - all by keyword
+    store: Store,
+    session: str,
+    *,
+    fence: int,
+    cause: Cause,
+    outcomes: Mapping[str, Message] | None = None,
+    left: Unfinished | None = None,
 ) -> list[Message]:
-    """Close what a run left open.
+    """Close what a run left open. Calls that wait for an approval go on waiting when the process had crashed.
 
     Args:
         store: Where the session lives.
         session: The session.
         fence: The writer's fence.
-        cause: Why the run is over; a fork's own reason, as long as nothing was written to it, is `forked`.
+        cause: Why the run is over; a fork's own reason, as long as nothing was written to it, is `forked`. A pause
+            ends with `superseded` alone.
         outcomes: Results of finished calls that were not stored, by the call's message id.
+        left: What it left open, when that is known.
 
     Returns:
         The rows that were added, with their sequence; the closing fragments of cut messages among them.
     """
-    left = await store.unfinished(session)
+    left = left or await store.unfinished(session)
     rows = closings(left, "forked" if left.forked else cause, outcomes or {})
     if not rows:
         return []
@@ -71,7 +81,17 @@ async def settle(
 
 def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message]) -> list[Message]:
     """Say which rows close an unfinished session; none when it ended in a final `stop`."""
-    if left.at_rest:
+    if left.at_rest and not (cause == "superseded" and left.approvals):
         return []
-    rows = close_all(left.open, left.calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
-    return [*rows, Message.stop(**_STOPS[cause])]
+    paused = cause == "crashed" and left.approvals
+    calls, requests = (left.cut, ()) if paused else (left.calls, left.approvals)
+    rows = close_all(left.open, calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
+    stop = {"reason": "paused", "approvals": [row.id for row in left.approvals]} if paused else _STOPS[cause]
+    return [*(_expired(request, cause) for request in requests), *rows, Message.stop(**stop)]
+
+
+def _expired(request: Message, cause: Cause) -> Message:
+    """Say that a call does not wait for a decision any more."""
+    asked = request.query or {}
+    query = {"approval": request.id, "call": asked.get("call"), "decision": "expired", "reason": cause}
+    return Message(role="tool", type="approval", query=query)

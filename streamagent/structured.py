@@ -114,7 +114,7 @@ class StructuredReply(Reply, Generic[T]):
             self._reply = repair
             message = await anext(repair)
         self._text.add(message)
-        if message.type == "stop":
+        if message.type == "stop" and not message.path:
             self._stop = message
         return message
 

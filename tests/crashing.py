@@ -15,7 +15,14 @@ async def ship() -> str:
     await anyio.sleep_forever()
 
 
+researcher = Agent(
+    ScriptedModel(text("half ", "an ", "answer ")[:3]),
+    name="researcher",
+    description="Finds out.",
+    pipeline=Pipeline(reply=[persist(lag_ms=0)]),
+)
 SCENES = {
+    "child": [calls(call("researcher", prompt="How deep?"))],
     "text": [text("half ", "an ", "answer ")[:3]],
     "arguments": [[call("ship", "c1"), *text("so ")[:1]]],
     "tool": [calls(call("ship", "c1"), call("ship", "c2"))],
@@ -24,7 +31,9 @@ SCENES = {
 
 async def main(path, scene):
     model = ScriptedModel(*SCENES[scene])
-    agent = Agent(model, pipeline=Pipeline(reply=[tool_dispatch([ship]), persist(lag_ms=0)]), store=path)
+    agent = Agent(
+        model, pipeline=Pipeline(reply=[tool_dispatch([ship, researcher.as_tool()]), persist(lag_ms=0)]), store=path
+    )
     async with agent.session("s") as session:
         async for message in session.ask("Go."):
             print(message.type, message.content, flush=True)

@@ -148,7 +148,7 @@ def i1(e: Evidence) -> Problems:
         if paused and turn is turns[-1]:
             waiting = {_fact(row, "call") for row in turn if _request(row)} - set(given)
             asked = [call for call in asked if call not in waiting]
-        in_order = not any(_fact(row, "tool") in e.streamed for row in turn)
+        in_order = not any(_request(row) or _fact(row, "tool") in e.streamed for row in turn)
         if (given if in_order else sorted(given)) != (asked if in_order else sorted(asked)):
             yield f"the calls of the turn at {_line(turn[0])} are {asked}, their results answer {given}"
 
@@ -239,31 +239,32 @@ def i7(e: Evidence) -> Problems:
 
 def i8(e: Evidence) -> Problems:
     """Approval: a gated call that ran was approved before, once, with these arguments."""
-    decisions = [row for row in e.rows if row.type == "approval" and row.role == "user"]
-    for call, times in Counter(_fact(row, "call") for row in decisions).items():
+    decisions = [row for row in e.rows if _request(row) and row.role == "user"]
+    asked = {row.id: row for row in e.rows if _request(row) and _fact(row, "call")}
+    for request, times in Counter(_fact(row, "approval") for row in decisions).items():
         if times > 1:
-            yield f"{times} decisions about the call {call}"
+            yield f"{times} decisions about the request {request}"
     results = e.results
     for effect in e.effects or ():
         if effect.tool not in e.gated or effect.call not in {row.id for row in e.rows}:
             continue
         result = results.get(effect.call)
         until = math.inf if result is None else result.sequence or 0
-        if not any(_approves(row, effect) and (row.sequence or 0) < until for row in decisions):
+        if not any(_approves(row, asked, effect) and (row.sequence or 0) < until for row in decisions):
             yield f"ran without an approval: {effect}"
 
 
 def i9(e: Evidence) -> Problems:
     """Terminality: each run has one last word; after it comes a prompt, and no prompt comes before it."""
-    for before, row in pairwise([None, *e.settled]):
+    rows = [row for row in e.settled if row.type != "approval"]
+    for before, row in pairwise([None, *rows]):
         begins = _prompt(row) and not _lane(row) and row.content in e.accepted.values()
         if begins and before is not None and not _final(before) and not _prompt(before):
             yield f"a prompt within a run: {_line(row)}"
-        resumed = before is not None and (_fact(before, "reason") == "paused" or row.type == "approval")
-        if before is not None and _final(before) and not _prompt(row) and not resumed:
+        if before is not None and _final(before) and not _prompt(row) and _fact(before, "reason") != "paused":
             yield f"after the last word: {_line(row)}"
-    if e.at_rest and e.rows and not _final(e.rows[-1]) and e.rows[-1].type != "approval":
-        yield f"a run without its last word: {_line(e.rows[-1])}"
+    if e.at_rest and rows and not _final(rows[-1]):
+        yield f"a run without its last word: {_line(rows[-1])}"
 
 
 def i16(e: Evidence) -> Problems:
@@ -304,7 +305,7 @@ def i19(e: Evidence) -> Problems:
     fences = {write.id: write.fence for write in reversed(e.writes)}
     for before, row in pairwise([None, *e.rows]):
         same_run = before is not None and fences.get(before.id) == fences.get(row.id)
-        if _prompt(row) and not (_lane(row) in ("steer", "feedback") and same_run):
+        if not same_run or (_prompt(row) and _lane(row) not in ("steer", "feedback")):
             turns = calls = 0
         turns += row.type == "stop" and _fact(row, "reason") in TURN_ENDS
         calls += row.type == "tool_call"
@@ -432,8 +433,12 @@ def _final(row: Message) -> bool:
     return row.type == "stop" and _fact(row, "reason") != "tool_calls"
 
 
-def _approves(row: Message, effect: Effect) -> bool:
-    return _fact(row, "call") == effect.call and _fact(row, "decision") == "approve"
+def _approves(row: Message, asked: Mapping[str, Message], effect: Effect) -> bool:
+    request = asked.get(_fact(row, "approval"))
+    if request is None or _fact(request, "call") != effect.call:
+        return False
+    args = {"approve": _fact(request, "args"), "edit": _fact(row, "args")}.get(_fact(row, "decision"))
+    return args == effect.args
 
 
 def _line(row: Message | None) -> str:

@@ -66,6 +66,17 @@ async def test_calls_that_were_running_are_closed_in_their_order(tmp_path):
     assert kinds == ["text", "tool_call", "tool_call", "tool_result", "tool_result", "text"]
 
 
+async def test_a_sub_agent_that_was_at_work_is_settled_with_the_run_that_asked_it(tmp_path):
+    await anyio.to_thread.run_sync(kill_when, tmp_path / "s.db", "child", "text answer ")
+    stored, _ = await next_prompt(tmp_path / "s.db")
+    [result] = [m for m in stored if m.type == "tool_result"]
+    assert "outcome is unknown" in result.content
+    async with SqliteStore(tmp_path / "s.db") as store:
+        inner = await check_rows(store, f"s:{result.query['call']}:1")
+    assert [(m.type, m.content) for m in inner] == [("text", "How deep?"), ("text", "half an answer "), ("stop", "")]
+    assert inner[1].query == {"cut": "crashed"}
+
+
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"])
 async def test_five_hundred_sessions_with_tools_in_one_file(tmp_path):
     """Done when: gapless sequences, every call paired."""

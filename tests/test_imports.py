@@ -12,7 +12,20 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "streamagent"
 
 BESIDE = {"stages", "models", "stores", "tools"}
-COLUMN = ["events", "pipeline", "settle", "inbox", "run", "driver", "duplex", "session", "runtime"]
+COLUMN = [
+    "events",
+    "pipeline",
+    "settle",
+    "tasks",
+    "lineage",
+    "inbox",
+    "run",
+    "driver",
+    "duplex",
+    "subagents",
+    "session",
+    "runtime",
+]
 # From the ground up; a part imports itself and what is below it, and of one layer nobody his neighbour.
 LAYERS = [
     {"errors"},
@@ -22,7 +35,8 @@ LAYERS = [
     {"protocols"},
     {"hooks"},
     {"_core", "reply"},
-    {"structured", "attachments"},
+    {"structured", "attachments", "approvals"},
+    {"approval_views"},
     BESIDE,
     *({part} for part in COLUMN),
     {"agent"},

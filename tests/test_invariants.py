@@ -23,7 +23,7 @@ ROWS = [
     row(1, "user", "text", "How many?"),
     row(2, "assistant", "tool_call", "{}", tool="stock", id="c1", args={}),
     row(3, "assistant", "tool_call", "{}", tool="stock", id="c2", args={}),
-    row(4, "user", "approval", call="m2", decision="approve"),
+    row(4, "assistant", "text", "Wait."),
     row(5, "assistant", "stop", reason="tool_calls"),
     result(6, "m2"),
     result(7, "m3"),
@@ -32,6 +32,16 @@ ROWS = [
     row(10, "user", "text", "Sure?"),
     row(11, "assistant", "text", "Yes.", cut="aborted"),
     row(12, "assistant", "stop", reason="aborted"),
+]
+GATED = [
+    row(1, "user", "text", "Ship it."),
+    row(2, "assistant", "tool_call", "{}", tool="ship", id="c1", args={"to": "A"}),
+    row(3, "assistant", "stop", reason="tool_calls"),
+    row(4, "tool", "approval", call="m2", tool="ship", args={"to": "A"}),
+    row(5, "assistant", "stop", reason="paused"),
+    row(6, "user", "approval", approval="m4", decision="approve"),
+    result(7, "m2"),
+    row(8, "assistant", "stop", reason="stop"),
 ]
 REQUEST = [
     {"role": "system", "content": "Be short."},
@@ -61,7 +71,6 @@ GOOD = Evidence(
     + [Write(owner=2, fence=2, id=f"m{n}") for n in range(10, 13)],
     accepted={"k": "How many?", "Sure?": "Sure?"},
     cancels=[(2, 12)],
-    gated=frozenset({"stock"}),
     max_turns=2,
     max_calls=2,
 )
@@ -101,6 +110,20 @@ def function(**fields):
 
 def effects(*items):
     return {"effects": [Effect(call=call, tool=tool, args={}, outcome=how) for call, tool, how in items]}
+
+
+def gated(*, without=0, twice=0, rows=GATED):
+    """A history with an approval, from which a row is missing, or in which one stands twice."""
+    numbers = sorted([*(row.sequence for row in rows if row.sequence != without), *([twice] if twice else [])])
+    rows = [replace(rows[n - 1], sequence=new, id=f"{rows[n - 1].id}") for new, n in enumerate(numbers, 1)]
+    effect = Effect(call="m2", tool="ship", args={"to": "A"}, outcome="returned")
+    seen = {"shown": (), "writes": (), "accepted": {}, "cancels": (), "before": (), "max_turns": 9}
+    return {"rows": rows, "effects": [effect], "gated": frozenset({"ship"}), **seen}
+
+
+def decided(**query):
+    """The same with another decision."""
+    return gated(rows=[*GATED[:5], replace(GATED[5], query={"approval": "m4", **query}), *GATED[6:]])
 
 
 BAD = [
@@ -143,10 +166,11 @@ BAD = [
     ("i6", {"shown": [Shown(key="k", ended=True)]}, "saw none"),
     ("i7", {"writes": [Write(owner=2, fence=2, id="m1"), Write(owner=1, fence=1, id="m2")]}, "fence 1 after 2: 2"),
     ("i7", {"writes": [Write(owner=1, fence=1, id="m1"), Write(owner=2, fence=1, id="m2")]}, "owners 1 and 2"),
-    ("i8", changed(4, decision="reject"), "ran without an approval"),
-    ("i8", changed(4, call="m3"), "ran without an approval"),
-    ("i8", without(4), "ran without an approval"),
-    ("i8", with_row(6, replace(ROWS[3], id="m6", sequence=6)), "2 decisions about the call m2"),
+    ("i8", decided(decision="reject"), "ran without an approval"),
+    ("i8", decided(decision="edit", args={"to": "B"}), "ran without an approval"),
+    ("i8", decided(approval="m3"), "ran without an approval"),
+    ("i8", gated(without=6), "ran without an approval"),
+    ("i8", gated(twice=6), "2 decisions about the request m4"),
     ("i9", without(9), "a prompt within a run: 9"),
     ("i9", with_row(10, replace(ROWS[7], id="m10", sequence=10)), "after the last word: 10"),
     ("i9", {"rows": ROWS[:8], "before": ()}, "a run without its last word: 8"),
@@ -175,6 +199,12 @@ def test_what_breaks_an_invariant_is_found_by_it(name, change, text):
 
 def test_each_invariant_has_a_history_that_breaks_it():
     assert {name for name, *_ in BAD} == {item.__name__ for item in invariants.INVARIANTS}
+
+
+def test_a_call_that_was_approved_may_run():
+    check(replace(GOOD, **gated()))
+    edited = decided(decision="edit", args={"to": "B"})
+    check(replace(GOOD, **edited | {"effects": [replace(edited["effects"][0], args={"to": "B"})]}))
 
 
 def test_what_is_allowed_passes():

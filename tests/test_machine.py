@@ -22,13 +22,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from streamagent import Agent, Pipeline, Runtime, persist, tool_dispatch
 from streamagent._core.profiles import profile_for
 from streamagent._core.request import build_request
-from streamagent.errors import ConflictError, LeaseLost, SessionBusy
+from streamagent.approvals import Verdict
+from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy
 from streamagent.message import Message, fold, new_id
 from tests.invariants import RULES, SIGNED, Evidence, Shown, check, lint
 from tests.world import Activity, Deed, Gate, World
 
 MAX_TURNS = 4
-TOOLS = ("returns", "raises", "streams", "waits", "unknown")
+TOOLS = ("returns", "raises", "streams", "waits", "gated", "unknown")
 NAMES = ("anthropic/claude", "deepseek/chat", "scripted")
 
 turn = st.fixed_dictionaries(
@@ -102,7 +103,7 @@ class Process:
         self.portal = portal
         self.gate = portal.call(Gate)
         self.model = Improviser(self.gate)
-        tools = [Deed(name, world, self.gate) for name in TOOLS if name != "unknown"]
+        tools = [Deed(name, world, self.gate, requires_approval=name == "gated") for name in TOOLS if name != "unknown"]
         pipeline = Pipeline(reply=[tool_dispatch(tools), persist(lag_ms=lag_ms)])
         self.agent = Agent(self.model, tools=tools, pipeline=pipeline, max_turns=MAX_TURNS)
         self.runtime = Runtime(store=world.store(number, self._point))
@@ -132,6 +133,19 @@ class Process:
         self.world.log(id_).shown.append(shown)
         self.replies[id_] = self.sessions[id_].ask(content, client_key=key), shown
         await self.read(id_, limit)
+
+    async def resume(self, limit):
+        """Go on with what was decided, or what waits."""
+        shown = Shown()
+        self.world.log("s").shown.append(shown)
+        self.replies["s"] = self.sessions["s"].resume(), shown
+        await self.read("s", limit)
+
+    async def decide(self, approval, how):
+        """Decide about a call; when that was done before, or is too late, nothing comes of it."""
+        args = {"edited": True} if how == "edit" else None
+        with suppress(ConflictError, ApprovalGone, ApprovalNotFound):
+            await self.sessions["s"].decide(Verdict(approval=approval, approve=how != "reject", args=args))
 
     async def read(self, id_, limit):
         """Read on."""
@@ -191,6 +205,7 @@ class Life(RuleBasedStateMachine):
         self.ids = ["s"]
         self.numbers = iter(range(1, 1_000))
         self.prompts = []
+        self.decided = []
 
     @initialize(lag=st.sampled_from([0, 10_000]))
     def begin(self, lag):
@@ -278,6 +293,26 @@ class Life(RuleBasedStateMachine):
     @rule(who=st.integers(0, 1))
     def cancel(self, who):
         self.do(self.at(who).cancel, "s")
+
+    @rule(who=st.integers(0, 1), which=st.integers(0, 2), how=st.sampled_from(["approve", "edit", "reject"]))
+    def decide(self, who, which, how):
+        process = self.at(who)
+        waiting = self.portal.call(process.sessions["s"].pending)
+        if waiting:
+            chosen = waiting[which % len(waiting)].id
+            self.decided.append(chosen)
+            self.do(process.decide, chosen, how)
+
+    @precondition(lambda self: self.decided)
+    @rule(who=st.integers(0, 1), which=st.integers(0, 9), how=st.sampled_from(["approve", "edit", "reject"]))
+    def decide_again(self, who, which, how):
+        self.do(self.at(who).decide, self.decided[which % len(self.decided)], how)
+
+    @rule(who=st.integers(0, 1), turns=script, limit=some)
+    def resume(self, who, turns, limit):
+        process = self.at(who)
+        process.model.turns = turns
+        self.do(process.resume, limit)
 
     @rule(who=st.integers(0, 1))
     def let_through(self, who):
@@ -376,6 +411,7 @@ class Life(RuleBasedStateMachine):
             gone=log.gone,
             crashed=log.crashed,
             streamed=frozenset({"streams"}),
+            gated=frozenset({"gated"}),
             max_turns=MAX_TURNS,
         )
         check(evidence)

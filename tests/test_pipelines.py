@@ -49,10 +49,13 @@ def test_a_pipeline_is_short_and_imports_public_names_only(path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        ("approval", "\nrefund {'order': 'A17', 'amount': 250.0}? Tool result: Tool execution rejected"),
         ("catalog", "Tool result: "),
         ("chat", "This is a mock answer to: one\nThis is a mock answer to: two\n"),
         ("custom_stage", "user       text       Say something loud.\nassistant  text       THIS IS A MOCK ANSWER"),
+        ("harness", "This is a mock answer to: "),
         ("echo", "Is anybody there?\n"),
+        ("subagents", "user           text         What products do you have in stock?\n"),
     ],
 )
 def test_a_pipeline_runs_as_a_program(tmp_path, name, said):

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from streamagent.run import RunTasks
+from streamagent.tasks import RunTasks
 
 pytestmark = pytest.mark.anyio
 

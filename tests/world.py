@@ -155,7 +155,8 @@ class Witness:
 
     async def enqueue(self, session, message, *, client_key=None):
         stored = await self._at_points(super().enqueue(session, message, client_key=client_key))
-        self.world.log(session).accepted[client_key or message.content] = message.content
+        if message.type != "approval":
+            self.world.log(session).accepted[client_key or message.content] = message.content
         return stored
 
     async def flush(self, session):

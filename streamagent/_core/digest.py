@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
+
+from streamagent.calls import ToolSpec
 
 
 def call_digest(query: Mapping[str, Any], raw: str) -> str:
@@ -16,6 +19,39 @@ def call_digest(query: Mapping[str, Any], raw: str) -> str:
         raw: The arguments as they were written, which count when they could not be read.
     """
     arguments = query.get("args")
+    return _digest([query.get("tool"), raw if arguments is None else arguments])
+
+
+def spec_version(spec: ToolSpec) -> str:
+    """Name a tool as a model is told of it: another description or another schema is another tool."""
+    return _digest([spec.name, spec.description, spec.parameters])[:16]
+
+
+def approval_digest(version: str, tool: str, args: Mapping[str, Any]) -> str:
+    """Name what is approved: these arguments, of this version of a tool."""
+    return _digest([version, tool, args])
+
+
+def covers(grant: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """Tell whether a grant holds for a call.
+
+    Args:
+        grant: The query of the decision; its `always` has a value, or a pattern with `*` and `?`, for each argument
+            that matters. A pattern must fit the whole text.
+        asked: The query of the request.
+    """
+    if (grant.get("tool"), grant.get("version")) != (asked.get("tool"), asked.get("version")):
+        return False
+    args = asked.get("args") or {}
+    return all(name in args and _fits(args[name], wanted) for name, wanted in grant.get("always", {}).items())
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if isinstance(value, str) and isinstance(wanted, str):
+        return value == wanted or fnmatchcase(value, wanted)
+    return type(value) is type(wanted) and bool(value == wanted)
+
+
+def _digest(value: Any) -> str:
     # Escaped to ASCII, so that half a surrogate pair is hashed, too.
-    text = json.dumps([query.get("tool"), raw if arguments is None else arguments], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The command line: `streamagent run | chat | sessions`, one file a command."""
+"""The command line: `streamagent run | chat | approve | sessions`, one file a command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from .approve import approve
 from .chat import chat
 from .run import run
 from .sessions import sessions
@@ -39,4 +40,5 @@ def _root(
 
 app.command()(run)
 app.command()(chat)
+app.command()(approve)
 app.add_typer(sessions, name="sessions")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .approve import question
 from .exits import USAGE, exit_codes, fail
 from .interrupts import Interrupted, Interrupts
 from .options import Database, Json, ModelName, NoStream, SessionId
 from .output import writing
+
+if TYPE_CHECKING:
+    from streamagent.driver import RunReply
+    from streamagent.session import Session
+
+    from .render import View
 
 
 def chat(  # noqa: PLR0913 - the options of a command
@@ -27,7 +34,8 @@ def chat(  # noqa: PLR0913 - the options of a command
 ) -> None:
     """Talk to an agent, line by line.
 
-    Ctrl-C cuts an answer, and leaves at the prompt; so do Ctrl-D and /exit.
+    Ctrl-C cuts an answer, and leaves at the prompt; so do Ctrl-D and /exit. When a call waits for an approval, `yes`,
+    `ok`, `confirm` or `approve` runs it, and any other line is the reason why not.
     """
     with exit_codes() as interrupts:
         from streamagent.message import new_id
@@ -48,14 +56,33 @@ def chat(  # noqa: PLR0913 - the options of a command
         async def talk() -> int:
             async with loaded.agent.session(session) as opened:
                 try:
-                    for prompt in _prompts(interrupts):
-                        await converse(opened, prompt, view, interrupts)
-                        interrupts.forget_ctrl_c()
+                    await _ask_about(opened, view)
+                    for line in _prompts(interrupts):
+                        if (reply := await _answer_to(opened, line)) is not None:
+                            await converse(reply, view, interrupts)
+                            interrupts.forget_ctrl_c()
+                        await _ask_about(opened, view)
                 except Interrupted as error:
                     return error.code
             return 0
 
         raise typer.Exit(interrupts.run(talk))
+
+
+async def _answer_to(session: Session, line: str) -> RunReply | None:
+    """Ask what was typed, or take it for the decision about the call that waits; the last one lets the run go on."""
+    waiting = await session.pending()
+    if not waiting:
+        return session.ask(line)
+    from streamagent.approval_views import cap_verdicts
+
+    await session.decide(*cap_verdicts(waiting[:1], line))
+    return session.resume() if len(waiting) == 1 else None
+
+
+async def _ask_about(session: Session, view: View) -> None:
+    if waiting := await session.pending():
+        view.note(f"run {question(waiting[0])}? yes, or why not")
 
 
 def _prompts(interrupts: Interrupts) -> Iterator[str]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from streamagent.driver import RunReply
 from streamagent.message import Message
-from streamagent.session import Session
 
 from .exits import FAILURE
 from .interrupts import Interrupts
 from .render import View, stop_note
 
 
-async def converse(session: Session, prompt: str, view: View, interrupts: Interrupts) -> int:
-    """Ask, show the answer, and return the exit code that it deserves; what was said before a signal is kept."""
-    async with session.ask(prompt) as reply:
+async def converse(answer: RunReply, view: View, interrupts: Interrupts) -> int:
+    """Show an answer, and return the exit code that it deserves; what was said before a signal is kept."""
+    async with answer as reply:
         stop = None
         with interrupts.cut():
             stop = await _show(reply, view)
@@ -26,7 +25,7 @@ async def _show(reply: RunReply, view: View) -> Message | None:
     stop: Message | None = None
     async for message in reply:
         view.show(message)
-        if message.type == "stop":
+        if message.type == "stop" and not message.path:
             stop = message
             if note := stop_note(message):
                 view.note(note, style="red" if _exit_code(message) else "yellow")

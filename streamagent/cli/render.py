@@ -62,7 +62,7 @@ class View:
 
 
 class Terminal(View):
-    """Streams: text as it comes, reasoning dimmed, tool calls and results as a line each."""
+    """Streams: text as it comes, reasoning dimmed, tool calls and results as a line each; of sub-agents only these."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,24 +70,26 @@ class Terminal(View):
 
     def show(self, message: Message) -> None:
         """Show the next fragment."""
+        indent = "  " * len(message.path)
         match message.type:
-            case "text" if message.role == "assistant":
+            case "text" if message.role == "assistant" and not indent:
                 self._write(message.content, sys.stdout, sys.stdout.write)
-            case "reasoning":
+            case "reasoning" if not indent:
                 self._write(message.content, sys.stderr, self._dim)
             case "progress":
-                self.note(message.content)
+                self.note(indent + message.content)
             case "tool_call":
-                self._call(message)
+                self._call(message, indent)
             case "tool_result" if not message.more:
-                self.note(f"← {result_line(message)}", style="red" if _query(message).get("is_error") else "cyan")
+                style = "red" if _query(message).get("is_error") else "cyan"
+                self.note(f"{indent}← {result_line(message)}", style=style)
 
-    def _call(self, message: Message) -> None:
+    def _call(self, message: Message, indent: str) -> None:
         written = self._calls.pop(message.id, "") + message.content
         if message.more:
             self._calls[message.id] = written[: 2 * _WIDTH]
         else:
-            self.note(f"→ {call_line(message, written)}", style="cyan")
+            self.note(f"{indent}→ {call_line(message, written)}", style="cyan")
 
     def _dim(self, text: str) -> None:
         self._console.print(text, style="dim", end="")
@@ -168,6 +170,8 @@ def stop_note(stop: Message) -> str | None:
         return f"{query.get('reason')}: {error.get('kind')}: {error.get('message')}"
     if query.get("reason") in ("stop", "tool_calls"):
         return None
+    if query.get("reason") == "paused":
+        return f"paused: {len(query['approvals'])} of the calls wait: streamagent approve {stop.session}"
     limit = query.get("limit")
     return f"ended: {query.get('reason')}" + (f" {compact(limit)}" if limit else "")
 

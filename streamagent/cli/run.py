@@ -22,6 +22,9 @@ def run(  # noqa: PLR0913 - the options of a command
     model: ModelName = None,
     db: Database = None,
     session: SessionId = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Ask nothing: go on with calls that were decided about, or what waits.")
+    ] = False,
     json: Json = False,
     no_stream: NoStream = False,
 ) -> None:
@@ -40,7 +43,9 @@ def run(  # noqa: PLR0913 - the options of a command
             raise fail(f"{target!r} is no target; quote the prompt if it has several words", USAGE)
         loaded = load_target(target if is_target(target) else None, model=model, db=db)
         asked = prompt or (loaded.prompt if is_target(target) else target)
-        if not asked:
+        if resume and session is None:
+            raise fail("--resume goes on with a session; name it with --session", USAGE)
+        if not asked and not resume:
             raise fail(f"nothing to ask: give a prompt after {target!r}", USAGE)
         view = make_view(json=json, stream=not no_stream)
         if session is None:
@@ -49,6 +54,7 @@ def run(  # noqa: PLR0913 - the options of a command
 
         async def ask() -> int:
             async with loaded.agent.session(session) as opened:
-                return await converse(opened, asked, view, interrupts)
+                reply = opened.resume() if resume else opened.ask(asked or "")
+                return await converse(reply, view, interrupts)
 
         raise typer.Exit(interrupts.run(ask))

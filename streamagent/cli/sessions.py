@@ -40,12 +40,12 @@ def list_sessions(*, db: Database = DEFAULT_DB, json: Json = False) -> None:
         async for info in store.sessions():
             times = [time.isoformat(timespec="milliseconds") for time in (info.created_at, info.modified_at)]
             if json:
-                _print_dict(id=info.id, messages=info.messages, created_at=times[0], modified_at=times[1])
+                print_dict(id=info.id, messages=info.messages, created_at=times[0], modified_at=times[1])
             else:
                 table.add_row(info.id, str(info.messages), *times)
         _print_table(table)
 
-    _with_store(db, work, read_only=True)
+    with_store(db, work, read_only=True)
 
 
 @sessions.command()
@@ -66,7 +66,7 @@ def show(session: Id, *, db: Database = DEFAULT_DB, json: Json = False) -> None:
         _print_table(table)
         return found
 
-    _require(_with_store(db, work, read_only=True), session, db)
+    _require(with_store(db, work, read_only=True), session, db)
 
 
 @sessions.command()
@@ -89,7 +89,7 @@ def fork(
         await Runtime(store=store).fork(session, fork, at=at)
         return fork
 
-    forked = _with_store(db, work, read_only=False)
+    forked = with_store(db, work, read_only=False)
     with writing():
         typer.echo(printable(forked))
 
@@ -101,11 +101,12 @@ def delete(session: Id, *, db: Database = DEFAULT_DB) -> None:
     async def work(store: Store) -> bool:
         return await store.delete(session)
 
-    _require(_with_store(db, work, read_only=False), session, db)
+    _require(with_store(db, work, read_only=False), session, db)
     typer.echo(f"deleted {printable(session)}", err=True)
 
 
-def _with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bool) -> T:
+def with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bool) -> T:
+    """Open the database, do something with it, and return what that gave."""
     with exit_codes() as interrupts:
         from streamagent.stores.sqlite import SqliteStore
 
@@ -181,5 +182,6 @@ def _print_table(table: Table) -> None:
 
 
 @writing()
-def _print_dict(**values: Any) -> None:
+def print_dict(**values: Any) -> None:
+    """Print values as one line of JSON, safe for a terminal."""
     print(printable(compact(values)), flush=True)

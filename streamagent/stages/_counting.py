@@ -54,6 +54,8 @@ class Counts:
 
     def passes(self, message: Message) -> bool:
         """Count a message that opens; once one was refused, only what is open is completed."""
+        if message.path:  # a sub-agent's
+            return True
         if self.refused and message.id not in self.open:
             return False
         name = counted_as(message.type) if message.role == "assistant" else None

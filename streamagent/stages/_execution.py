@@ -23,12 +23,23 @@ from anyio import (
 from anyio.streams.memory import MemoryObjectSendStream
 
 from streamagent._core.output import describe, error_output, render, text_of
-from streamagent.calls import AfterToolCall, BeforeToolCall, Decision, Output, Tool, ToolCall, ToolContext
+from streamagent.calls import (
+    AfterToolCall,
+    BeforeToolCall,
+    Child,
+    Decision,
+    HasPlan,
+    Output,
+    Tool,
+    ToolCall,
+    ToolContext,
+)
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
 from streamagent.hooks import settled
 from streamagent.message import Message, clean_text, new_id
-from streamagent.protocols import RunContext
+
+from ._approval import Asked, Gate
 
 BLOCKED = "Tool execution was blocked"
 
@@ -61,43 +72,52 @@ class Execution:
     Args:
         call: The call, complete.
         options: What the dispatcher was told.
-        run: The run.
+        gate: What lets calls of the run pass.
         outbox: Where progress and the result go.
         previous: The call before it in the batch, which it waits for: in a sequential batch until that is finished,
             in a parallel one until that is prepared.
         sequential: The batch is executed one by one.
+        decision: What was decided about it, when it waited for an approval.
     """
 
     def __init__(  # noqa: PLR0913 - made by tool_dispatch alone
         self,
         call: Message,
         options: Options,
-        run: RunContext,
+        gate: Gate,
         outbox: MemoryObjectSendStream[Message],
         *,
         previous: Execution | None,
         sequential: bool,
+        decision: Message | None = None,
     ) -> None:
         self.call = call
         self.passed = Event()
         self.terminate = False
         self._options = options
-        self._run = run
+        self._gate = gate
+        self._run = gate.run
+        self._decision = decision
+        self._approval: str | None = None
         self._outbox = outbox
         self._previous = previous
         self._sequential = sequential
         self._result_id = new_id()
         self._opened = False
+        self._children = 0
         self._thread = threading.get_ident()
 
     async def execute(self) -> None:
-        """Take the call through all steps; its last message is its result."""
+        """Take the call through all steps; its last message is its result, or the request to approve it."""
         with self._outbox:
             try:
                 if self._previous is not None:
                     await self._previous.passed.wait()
                     self._previous = None
                 output = await self._output()
+                if isinstance(output, Message):
+                    await self._send(output)
+                    return
                 self.terminate = output.terminate
                 result = self._run.outcomes[self.call.id] = self._result(output)
                 await self._announce("end", output.content, is_error=output.is_error)
@@ -105,38 +125,47 @@ class Execution:
             finally:
                 self.passed.set()
 
-    async def _output(self) -> Output:
-        await self._announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
+    async def _output(self) -> Output | Message:
+        """Run the call if it may; else say why not, or ask for an approval."""
         try:
-            tool, asked, decision = await self._prepare()
+            verdict = self._gate.rejection(self._decision) or await self._judge()
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
-            return _failure(error)
-        if decision is not None and decision.block is not None:
-            return Output(decision.block or BLOCKED, is_error=True, terminate=decision.terminate)
+            verdict = _failure(error)
+        if isinstance(verdict, Message):
+            return verdict
+        await self._announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
+        if isinstance(verdict, Output):
+            return verdict
         if not self._sequential:
             self.passed.set()
-        output = await self._call(tool, asked)
+        output = await self._call(verdict.tool, verdict.call)
         if self._options.after is None:
             return output
         try:
-            return await settled(self._options.after(asked, output)) or output
+            return await settled(self._options.after(verdict.call, output)) or output
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             return _failure(error)
 
-    async def _prepare(self) -> tuple[Tool, ToolCall, Decision | None]:
-        """Find the tool, prepare and validate the arguments, ask the hook."""
+    async def _judge(self) -> Asked | Output | Message:
+        """Find the tool, prepare and validate the arguments, ask the hook and whoever has to approve the call."""
         query = self.call.query or {}
         tool = self._tool(query)
-        arguments = query.get("args") or {}
+        said = (self._decision.query or {}) if self._decision is not None else {}
+        arguments = (said if said.get("decision") == "edit" else query).get("args") or {}
         if prepare := getattr(tool, "prepare", None):
             arguments = await settled(prepare(arguments))
-        asked = ToolCall(id=self.call.id, tool=tool.spec.name, args=arguments, context=self._context(query))
-        if self._options.before is None:
-            return tool, asked, None
-        decision = await settled(self._options.before(asked))
-        if decision is not None and decision.args is not None:
-            asked = replace(asked, args=decision.args)
-        return tool, asked, decision
+        call = ToolCall(id=self.call.id, tool=tool.spec.name, args=arguments, context=self._context(query))
+        hook: Decision | None = await settled(self._options.before(call)) if self._options.before else None
+        if hook is not None and hook.block is not None:
+            return Output(hook.block or BLOCKED, is_error=True, terminate=hook.terminate)
+        replaced = hook is not None and hook.args is not None
+        call = replace(call, args=hook.args) if hook is not None and hook.args is not None else call
+        asked = Asked(tool=tool, call=call, message=self.call, replaced=replaced, decision=self._decision)
+        verdict = await self._gate.judge(asked)
+        if not isinstance(verdict, str | None):
+            return verdict
+        self._approval = verdict
+        return asked
 
     def _tool(self, query: Mapping[str, Any]) -> Tool:
         tool = self._options.tools.get(query.get("tool", ""))
@@ -155,6 +184,14 @@ class Execution:
             deadline=self._run.deadline,
             platform=self._options.platform,
             report=self._report,
+            starter=self._start,
+        )
+
+    async def _start(self, agent: HasPlan, prompt: str) -> Output:
+        self._children += 1
+        call, number = self.call.id, self._children
+        return await self._run.start_child(
+            Child(agent=agent, prompt=prompt, call=call, number=number, relay=self._send)
         )
 
     async def _call(self, tool: Tool, asked: ToolCall) -> Output:
@@ -206,7 +243,8 @@ class Execution:
         return Message(id=self._result_id, role="tool", type="tool_result", content=text, query=query, more=True)
 
     def _result(self, output: Output) -> Message:
-        query = self._answer(is_error=output.is_error) | ({"details": output.details} if output.details else {})
+        known = {"details": output.details or None, "approval": self._approval}
+        query = self._answer(is_error=output.is_error) | {key: value for key, value in known.items() if value}
         return Message(id=self._result_id, role="tool", type="tool_result", content=output.content, query=query)
 
     def _answer(self, *, is_error: bool) -> dict[str, Any]:

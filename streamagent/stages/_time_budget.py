@@ -66,6 +66,8 @@ class _Turn:
         return message
 
     def _see(self, message: Message) -> None:
+        if message.path:  # a sub-agent's, which its own run closes
+            return
         if message.type == "tool_result":
             self.calls.pop((message.query or {}).get("call", ""), None)
         elif message.type in _SAID and self._stopped and self.calls:

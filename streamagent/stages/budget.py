@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from streamagent._core.usage import tokens_of, usage_of, usages
@@ -38,6 +38,9 @@ def budget(  # noqa: PLR0913 - one option for each thing that is limited
     before `tool_dispatch`. Seconds cut at once, also a running tool: they want a budget of their own that stands behind
     `tool_dispatch`.
 
+    What sub-agents use counts as well, and ends them, too: with scope `run` what this run's own use, with `day` all.
+    Several at once may each exceed a limit by one turn.
+
     A turn that nobody counted or priced counts as 0, and its stop says so in `uncounted`. What a turn cost stands in
     its stop's `cost`.
 
@@ -57,20 +60,30 @@ def budget(  # noqa: PLR0913 - one option for each thing that is limited
     if seconds < math.inf:
         return _time_budget.budget(seconds)
 
-    async def stage(stream: Stream, run: RunContext) -> Stream:
+    def stage(stream: Stream, run: RunContext) -> Stream:
         limits = {"tokens": tokens, "cost": cost, "turns": turns, "tool_calls": tool_calls}
-        account = _Account(limits, scope, price)
-        async for message in stream:
-            if passed := account.take(message):
-                yield passed
-            if begins_turn(message) and not account.ended:
-                await account.read(run)
-                if name := account.used_up():
-                    yield account.stop(name)
-            if account.ended:
-                return
+        spent = _Spent()
+
+        def bound(stream: Stream, run: RunContext) -> Stream:
+            return _bounded(stream, run, _Account(limits, scope, price, spent))
+
+        if scope != "session":
+            run.bounds.append(bound)
+        return bound(stream, run)
 
     return stage
+
+
+async def _bounded(stream: Stream, run: RunContext, account: _Account) -> Stream:
+    async for message in stream:
+        if passed := account.take(message):
+            yield passed
+        if begins_turn(message) and not account.ended:
+            await account.read(run)
+            if name := account.used_up():
+                yield account.stop(name)
+        if account.ended:
+            return
 
 
 def _check(limits: Sequence[float], seconds: float, scope: str) -> None:
@@ -82,21 +95,30 @@ def _check(limits: Sequence[float], seconds: float, scope: str) -> None:
         raise ConfigError("budget(seconds=…) cuts tools, so it stands behind tool_dispatch, by itself and per run")
 
 
+@dataclass(slots=True)
+class _Spent:
+    """What was used up by a run and its sub-agents."""
+
+    used: Usage = field(default_factory=Usage)
+    passed: dict[str, int] = field(default_factory=dict)
+
+
 class _Account:
-    """What is used up, of what there is.
+    """What is used up, of what there is, as one run sees it.
 
     Args:
         limits: What there is.
         scope: Whose use counts.
         price: Prices a usage.
+        spent: What is used up.
     """
 
-    def __init__(self, limits: Mapping[str, float], scope: Scope, price: Price | None) -> None:
+    def __init__(self, limits: Mapping[str, float], scope: Scope, price: Price | None, spent: _Spent) -> None:
         self._limits = limits
         self._scope = scope
         self._price = price
-        self._counts = Counts({"tool_calls": limits["tool_calls"]}, {})
-        self._used = Usage()
+        self._counts = Counts({"tool_calls": limits["tool_calls"]}, spent.passed)
+        self._spent = spent
         self.ended = False
 
     async def read(self, run: RunContext) -> None:
@@ -105,12 +127,14 @@ class _Account:
             return
         today = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
         of_session = self._scope == "session"
-        self._used = await run.store.usage(run.session if of_session else None, since=None if of_session else today)
-        self._counts.passed["tool_calls"] = self._used.tool_calls
+        used = self._spent.used = await run.store.usage(
+            run.session if of_session else None, since=None if of_session else today
+        )
+        self._counts.passed["tool_calls"] = used.tool_calls
 
     def used_up(self) -> str | None:
         """Name a limit that leaves no room for another turn."""
-        return next((name for name in _OF_TURNS if getattr(self._used, name) >= self._limits[name]), None)
+        return next((name for name in _OF_TURNS if getattr(self._spent.used, name) >= self._limits[name]), None)
 
     def take(self, message: Message) -> Message | None:
         """Return what is passed on for a message: it, nothing, or the stop that ends the run."""
@@ -128,7 +152,7 @@ class _Account:
     def _close(self, stop: Message) -> Message:
         if usage_of("stop", stop.query).turns:
             stop = self._priced(stop)
-            self._used += usage_of("stop", stop.query)
+            self._spent.used += usage_of("stop", stop.query)
         name = self._counts.refused or (None if stop.is_final else self.used_up())
         return self.stop(name, stop) if name else stop
 

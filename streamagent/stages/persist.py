@@ -33,8 +33,8 @@ def persist(*, lag_ms: float = 50, lag_bytes: int = 4096) -> Stage:
         store, session, fence = run.store, run.session, run.fence
         lag = lag_ms / 1000
         async for message in stream:
-            if message.sequence is not None or message.type == "progress":  # a row already, or nothing that lasts
-                yield message
+            if message.sequence is not None or message.type == "progress" or (message.query and message.path):
+                yield message  # a row already, nothing that lasts, or a sub-agent's, which its own run stores
             elif lag and (message.more or message.type in LAGGED):
                 waiting = store.write_soon(session, message, fence=fence, lag=lag)
                 if waiting >= lag_bytes:

@@ -15,10 +15,11 @@ from streamagent.errors import ConfigError
 from streamagent.message import Message
 from streamagent.protocols import RunContext, Stage, Stream, mark
 
+from ._approval import Gate
 from ._execution import Execution, Options
 
 RAW_SHOWN = 2000  # characters of unreadable arguments that the model is shown again
-CONCERNS = frozenset({"tool_call", "stop"})
+CONCERNS = frozenset({"tool_call", "stop", "approval"})
 OUTBOX = 16  # messages of tools that wait for the reader; a tool that yields faster is held back
 
 
@@ -76,7 +77,7 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
                     yield answer
                 yield message
                 batch.take(message)
-                while message.type == "stop" and (answer := await batch.next_answer()):
+                while batch.complete(message) and (answer := await batch.next_answer()):
                     yield answer
                 if batch.terminated and not message.is_final:
                     yield Message.stop("terminate")
@@ -91,7 +92,7 @@ def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     by_name: dict[str, Tool] = {}
     for tool in tools:
         if not hasattr(tool, "spec"):
-            raise ConfigError(f"{tool!r:.80} is not a tool; decorate the function with @tool")
+            raise ConfigError(f"{tool!r:.80} is not a tool; decorate the function with @tool, or take agent.as_tool()")
         if by_name.setdefault(tool.spec.name, tool) is not tool:
             raise ConfigError(f"two tools are named {tool.spec.name!r}; give one of them another name")
     return by_name
@@ -109,34 +110,49 @@ class _Batch:
     ) -> None:
         self._options = options
         self._run = run
+        self._gate = Gate(run)
         self._outbox = outbox
         self._inbox = inbox
         self._opened: dict[str, str] = {}
-        self._held: list[Message] = []
+        self._held: list[tuple[Message, Message | None]] = []
         self._executions: deque[Execution] = deque()
         self._last: Execution | None = None
         self._early: dict[str, Message] = {}
         self._votes: list[bool] = []
         self.terminated = False
 
+    def complete(self, message: Message) -> bool:
+        """Tell whether a message is the batch's last: the turn's `stop`, or the last decision about waiting calls."""
+        return message.type == "stop" or (message.type == "approval" and not self._run.decided)
+
     def take(self, message: Message) -> None:
         """Start a call that is complete; hold it until the batch is, while a tool may make that sequential."""
+        if message.type == "approval" and (call := self._run.decided.pop((message.query or {}).get("call", ""), None)):
+            self._held.append((call, message))
+            return
         if message.type == "tool_call" and message.role == "assistant":
             content = (self._opened.pop(message.id, "") + message.content)[:RAW_SHOWN]
             if message.more:
                 self._opened[message.id] = content
             else:
-                self._held.append(replace(message, content=content))
+                self._held.append((replace(message, content=content), None))
         if message.type == "stop" or not any(map(_is_sequential, self._options.tools.values())):
             self._start()
 
     def _start(self) -> None:
-        names = [(call.query or {}).get("tool", "") for call in self._held]
+        names = [(call.query or {}).get("tool", "") for call, _ in self._held]
         asked = [self._options.tools[name] for name in names if name in self._options.tools]
         sequential = self._options.sequential or any(map(_is_sequential, asked))
-        for call in self._held:
-            outbox = self._outbox.clone()
-            self._last = Execution(call, self._options, self._run, outbox, previous=self._last, sequential=sequential)
+        for call, decision in self._held:
+            self._last = Execution(
+                call,
+                self._options,
+                self._gate,
+                self._outbox.clone(),
+                previous=self._last,
+                sequential=sequential,
+                decision=decision,
+            )
             self._executions.append(self._last)
             self._run.tasks.start_soon(self._last.execute)
         self._held = []
@@ -153,12 +169,21 @@ class _Batch:
                 self._votes.append(self._executions.popleft().terminate)
                 return result
             message = await self._inbox.receive()
+            if message.path:
+                return message
+            if message.type == "approval":  # whoever decides need not wait for the calls before it
+                self._executions = deque(item for item in self._executions if item.call.id != _call_of(message))
+                self._votes.append(False)
             if message.type != "tool_result" or message.more:
                 return message
-            self._early[(message.query or {})["call"]] = message
+            self._early[_call_of(message)] = message
         self.terminated = bool(self._votes) and all(self._votes)
         self._votes, self._last = [], None
         return None
+
+
+def _call_of(message: Message) -> str:
+    return str((message.query or {}).get("call"))
 
 
 def _is_sequential(tool: Tool) -> bool:

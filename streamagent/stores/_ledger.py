@@ -12,6 +12,7 @@ from streamagent.errors import ConflictError, LeaseLost, MessageError
 from streamagent.message import ROLES, Message, Role, clean_text
 
 from ._codec import PIECE, as_utc, check_name, decode_query, encode_query, merge_queries, utf8_size
+from ._pairs import PAIRED, answered_by, bind, substance, waits
 
 if TYPE_CHECKING:
     from ._forks import ForkPoint
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 State = Literal["inbox", "open", "unanswered", "closed"]
 _INT64 = 1 << 63
 UNREADABLE = "unreadable"
-_PAIRED = frozenset({"tool_call", "tool_result"})
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -231,14 +231,25 @@ class Ledger(ABC):
             raise MessageError(f"message {row.id} is a fragment; the inbox takes whole messages")
         earlier = None if client_key is None else self.find_key(client_key)
         if earlier is not None:
-            if _substance(earlier) != _substance(row):
+            if substance(earlier) != substance(row):
                 raise ConflictError(f"client key {client_key!r} was used before with another message; use a new key")
             return earlier
         if self.find(row.id) is not None or self.shares(row.id):
             raise MessageError(f"message {row.id} is in session {self.session!r} already; send a message with a new id")
         row.state, row.client_key = "inbox", client_key
+        if row.type == "approval":
+            self._decide(row)
         self.put(row)
         return row
+
+    def _decide(self, row: Row) -> None:
+        """Check a decision on an approval; one that ends a grant does so at once."""
+        query = row.facts or {}
+        request = self.find(str(query.get("approval")))
+        bind(row, request)
+        if request is not None and query.get("decision") == "revoke":
+            request.state = "closed"
+            self.put(request)
 
     def admit(self, *, fence: int, limit: int, ids: Collection[str] | None = None) -> list[Row]:
         """Give the oldest rows of the inbox, or those of these ids, their sequence."""
@@ -286,16 +297,14 @@ class Ledger(ABC):
 
     def _settle(self, row: Row) -> None:
         row.state = "open" if row.more else "closed"
-        query = decode_query(row.query) or {} if row.type in _PAIRED else {}
-        if row.type == "tool_call" and not row.more and "cut" not in query:  # what was cut waits for no result
+        query = decode_query(row.query) or {} if row.type in PAIRED else {}
+        if not row.more and waits(row.type, query):
             row.state = "unanswered"
         self.put(row)
-        answered = query.get("call") if row.type == "tool_result" else None
-        call = self.find(answered) if isinstance(answered, str) else None
-        if call is not None and call.state in ("unanswered", "closed") and call.answered is None:
-            call.state, call.answered = "closed", row.sequence
-            self.put(call)
-
-
-def _substance(row: Row) -> tuple[str, str, str, object]:
-    return row.role, row.type, "".join(row.pieces), row.facts
+        answered = answered_by(row.type, query)
+        waiting = self.find(answered) if answered is not None else None
+        if waiting is not None and waiting.state in ("unanswered", "closed") and waiting.answered is None:
+            waiting.state = "closed"
+            if row.type == "tool_result":
+                waiting.answered = row.sequence
+            self.put(waiting)

@@ -15,6 +15,7 @@ from streamagent.records import SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
 from ._forks import Part
+from ._pairs import left_open
 from ._rows import decode, read_lineage, read_pieces, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
@@ -145,13 +146,13 @@ def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:
     """Read what was left open; content of the calls only, and of a last message that is small."""
     with snapshot(db):
         still_open = [_to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
-        calls = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "unanswered"))]
+        waiting = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "unanswered"))]
         parts = read_lineage(db, tenant, session, END)
         found = (db.execute(_LAST, (tenant, part.session, part.until)).fetchone() for part in parts)
         last = next(filter(None, found), None)
-        return Unfinished(
-            open=still_open,
-            calls=[with_content(db, tenant, session, row).message(session) for row in calls],
+        return left_open(
+            still_open,
+            [with_content(db, tenant, session, row).message(session) for row in waiting],
             last=last and _to_message(session, last),
             forked=db.execute(_FORKED, (tenant, session)).fetchone() is not None,
         )

@@ -25,7 +25,7 @@ TABLES = (
         prev TEXT,                  -- on the first message of a fork: the one it continues, in the parent session
         role TEXT NOT NULL,         -- system, user, assistant, tool
         type TEXT NOT NULL,         -- text, reasoning, tool_call, tool_result, stop and others
-        state TEXT NOT NULL         -- unanswered: a complete tool_call without a tool_result
+        state TEXT NOT NULL         -- unanswered: a tool_call without a tool_result, an approval without a decision
             CHECK (state IN ('inbox', 'open', 'unanswered', 'closed')),
         attempt INTEGER NOT NULL,   -- which try of the model, from 1
         client_key TEXT,            -- a message that is sent twice under one key is one message

@@ -46,6 +46,7 @@ _FIRST_UNFINISHED = """
     SELECT min(sequence) FROM (
         SELECT sequence FROM messages
         WHERE tenant = ?1 AND session = ?2 AND state IN ('open', 'unanswered') AND state <> 'closed' AND +sequence <= ?3
+            AND type <> 'approval' -- it is decided in the session that asks; a fork asks again
         UNION ALL
         SELECT sequence FROM messages WHERE tenant = ?1 AND session = ?2 AND answered > ?3 AND +sequence <= ?3
     )

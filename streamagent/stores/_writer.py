@@ -12,7 +12,7 @@ from typing import Any
 import aiosqlite
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 
-from streamagent.errors import ConfigError, ConflictError, LeaseLost, MessageError, StoreCorrupt, StoreError
+from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError, StoreCorrupt, StoreError
 from streamagent.message import Message, utc_now
 
 from ._codec import check_name, encode_time
@@ -20,12 +20,8 @@ from ._connection import Options, call, patiently, rollback
 from ._ledger import Ledger, Row, add_fragment
 from ._tables import TableLedger
 
-REFUSALS = (
-    LeaseLost,
-    MessageError,
-    ConflictError,
-    ConfigError,
-)  # of one operation; any other error is the whole transaction's
+# Of one operation; any other error is the whole transaction's.
+REFUSALS = (LeaseLost, MessageError, SessionError, ConfigError)
 
 
 @dataclass(slots=True, eq=False)

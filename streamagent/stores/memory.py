@@ -18,6 +18,7 @@ from streamagent.records import SessionInfo, Unfinished, Usage
 from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
 from ._forks import ForkPoint, fork, lineage
 from ._ledger import Ledger, Row, add_fragment
+from ._pairs import left_open
 
 
 class MemoryStore(Store):
@@ -81,9 +82,9 @@ class MemoryStore(Store):
         ledger = self._peek(session)
         left = sorted(ledger.unfinished.values(), key=lambda row: row.sequence or 0)
         last = next((owner.order[until - owner.base - 1] for owner, until in ledger.parts(ledger.head)), None)
-        return Unfinished(
-            open=[row.message(session, "") for row in left if row.state == "open"],
-            calls=[row.message(session) for row in left if row.state == "unanswered"],
+        return left_open(
+            [row.message(session, "") for row in left if row.state == "open"],
+            [row.message(session) for row in left if row.state == "unanswered"],
             last=None if last is None else last.message(session, "" if last.spread else None),
             forked=ledger.prev is not None,
         )
@@ -220,7 +221,7 @@ class MemoryLedger(Ledger):
     def point(self, sequence: int) -> ForkPoint:
         """Look up the row's keeper, and the rows from the first unfinished one."""
         owner, _ = next(self.parts(sequence))
-        unfinished = [row.sequence or 0 for row in owner.unfinished.values()]
+        unfinished = [row.sequence or 0 for row in owner.unfinished.values() if row.type != "approval"]
         unfinished += [row.sequence or 0 for row in owner.calls if (row.answered or 0) > sequence]
         first = min((number for number in unfinished if number <= sequence), default=sequence + 1)
         last = sequence - owner.base

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from streamagent._core.output import Capped, describe, text_of
-from streamagent.calls import ExecutionMode, Output, ToolContext, ToolSpec
+from streamagent.calls import ExecutionMode, Output, RequiresApproval, ToolContext, ToolSpec
 from streamagent.errors import ConfigError, ToolError
 
 from .docstring import parse_docstring
@@ -41,6 +41,8 @@ class FunctionTool(Generic[P, R]):
         timeout: Longest run of one call, in seconds; `None` for no limit.
         prepare_arguments: Mends what a model sent, before it is validated: arguments in, arguments out.
         execution_mode: `sequential` lets no other call of the same answer run at the same time.
+        requires_approval: Somebody has to approve a call before it runs: true, or a function of its validated
+            arguments that says so; one that raises lets no call run.
 
     Raises:
         ConfigError: The name is not one that providers take, the timeout is not positive, the parameters are not an
@@ -57,6 +59,7 @@ class FunctionTool(Generic[P, R]):
         timeout: float | None = TIMEOUT,
         prepare_arguments: Prepare | None = None,
         execution_mode: ExecutionMode = "parallel",
+        requires_approval: RequiresApproval = False,
     ) -> None:
         inner = function.func if isinstance(function, functools.partial) else function
         self.name = _checked_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
@@ -68,9 +71,14 @@ class FunctionTool(Generic[P, R]):
             raise ConfigError(
                 f"tool {self.name!r}: execution_mode is 'parallel' or 'sequential', not {execution_mode!r}"
             )
+        if not (isinstance(requires_approval, bool) or callable(requires_approval)):
+            raise ConfigError(
+                f"tool {self.name!r}: requires_approval is true, false or a function, not {requires_approval!r:.80}"
+            )
         read_signature(function, evaluate=False)
         self.timeout = timeout
         self.execution_mode: ExecutionMode = execution_mode
+        self.requires_approval = requires_approval
         self._prepare = prepare_arguments
         self._function: Callable[..., R] = function
         self._schema = parameters
@@ -96,6 +104,7 @@ class FunctionTool(Generic[P, R]):
             timeout=self.timeout,
             prepare_arguments=self._prepare,
             execution_mode=self.execution_mode,
+            requires_approval=self.requires_approval,
         )
 
     def __repr__(self) -> str:
@@ -168,6 +177,7 @@ def tool(
     timeout: float | None = ...,
     prepare_arguments: Prepare | None = ...,
     execution_mode: ExecutionMode = ...,
+    requires_approval: RequiresApproval = ...,
 ) -> FunctionTool[P, R]: ...
 
 
@@ -180,6 +190,7 @@ def tool(
     timeout: float | None = ...,
     prepare_arguments: Prepare | None = ...,
     execution_mode: ExecutionMode = ...,
+    requires_approval: RequiresApproval = ...,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 

@@ -82,3 +82,34 @@ class Story:
 
 agent = Agent(Story())
 """
+
+# A target whose model refunds what it is asked to, once somebody approves it; the tool notes what it did in a file.
+REFUNDS = """
+from pathlib import Path
+from streamagent import Agent, Message, tool
+
+PROMPT = "Refund A1."
+
+@tool(requires_approval=True)
+def refund(order: str) -> str:
+    '''Give money back.'''
+    with Path("effects.txt").open("a") as effects:
+        effects.write(f"{order}\\n")
+    return f"refunded {order}"
+
+class Clerk:
+    name = "clerk"
+
+    async def stream(self, context, **options):
+        *_, last = [message async for message in context]
+        if last.role == "user":
+            for number, order in enumerate(last.content.removeprefix("Refund ").rstrip(".").split(" and ")):
+                call = {"tool": "refund", "id": f"c{number}", "args": {"order": order}}
+                yield Message(type="tool_call", content="{}", query=call)
+            yield Message.stop("tool_calls")
+        else:
+            yield Message(content=last.content + "!")
+            yield Message.stop("stop")
+
+agent = Agent(Clerk(), tools=[refund])
+"""

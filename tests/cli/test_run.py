@@ -231,6 +231,28 @@ def test_a_short_result_is_shown_itself():
     assert invoke("run", "short.py", "mugs", "--session", "a").stderr == '→ stock {"product":"mugs"}\n← 15\n'
 
 
+def test_a_sub_agents_calls_are_shown_further_in_and_its_words_are_not():
+    shown = invoke("run", str(PIPELINES / "subagents.py"), "hello there", "--session", "a")
+    lines = shown.stderr.splitlines()
+    assert lines[0].startswith("→ clerk")
+    assert lines[1:] == ['  → read {"path":"products.json"}', "  ← 5 lines", "← 5 lines"]
+    assert shown.stdout.count("Blue mug") == 1
+
+
+def test_a_sub_agents_failure_is_not_the_answers():
+    Path("failing.py").write_text(
+        "from streamagent import Agent, Message, Pipeline, persist\n"
+        "async def fail(stream):\n    async for _ in stream:\n"
+        "        yield Message(type='reasoning', content='Hm.')\n"
+        "        yield Message(type='progress', content='soon')\n        yield Message.stop('error')\n        return\n"
+        "child = Agent(pipeline=Pipeline(reply=[fail, persist()]), name='child', description='Fails.')\n"
+        "agent = Agent(tools=[child])\n"
+    )
+    shown = invoke("run", "failing.py", "hello there", "--session", "a")
+    assert shown.exit_code == 0
+    assert shown.stderr.splitlines()[1:] == ["  soon", "← error: The sub-agent ended with 'error'."]
+
+
 def test_the_module_is_the_program(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["streamagent", "run", "hello there"])
     with pytest.raises(SystemExit, match="0"):

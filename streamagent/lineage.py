@@ -1,0 +1,107 @@
+"""`Lineage`: where a run stands in the tree of runs that sub-agents make, and what it has from those above it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+
+from .message import Message
+from .protocols import RunContext, Stage, Store
+from .records import Unfinished
+from .settle import Cause, settle
+
+ID_LIMIT = 256  # characters; an id is a key in every row
+
+
+@dataclass(slots=True)
+class Tree:
+    """What all runs of one tree share.
+
+    Args:
+        max_depth: How deep sub-agents may be nested.
+        max_children: How many of them may be at work at once.
+        live: How many are.
+    """
+
+    max_depth: int = 3
+    max_children: int = 8
+    live: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where a run stands.
+
+    Args:
+        tree: The tree.
+        path: Ids of the calls that led to it, outermost first; empty at the root.
+        deadline: When the run above ends, on anyio's clock, in seconds.
+        bounds: Limits of the runs above, as stages that share their counts.
+    """
+
+    tree: Tree = field(default_factory=Tree)
+    path: tuple[str, ...] = ()
+    deadline: float = math.inf
+    bounds: tuple[Stage, ...] = ()
+
+    @classmethod
+    def root(cls, *, max_depth: int, max_children: int) -> Lineage:
+        """Begin a tree."""
+        return cls(tree=Tree(max_depth, max_children))
+
+    def child(self, run: RunContext, call: str) -> Lineage:
+        """Say where a sub-agent stands that a call of this run starts."""
+        bounds = (*self.bounds, *run.bounds)
+        return Lineage(tree=self.tree, path=(*self.path, call), deadline=run.deadline, bounds=bounds)
+
+    def refusal(self) -> str | None:
+        """Say why no sub-agent may be started here, if that is so."""
+        tree = self.tree
+        if len(self.path) >= tree.max_depth:
+            return f"Not started: sub-agents may be nested {tree.max_depth} deep, no deeper. Do it without one."
+        if tree.live >= tree.max_children:
+            return f"Not started: {tree.live} sub-agents are at work already, and no more may be. Wait for one to end."
+        return None
+
+
+def child_id(session: str, call: str, number: int) -> str:
+    """Name the session of a call's sub-agent: the same one when the call is run again.
+
+    Args:
+        session: The caller's session.
+        call: The call's message id.
+        number: Which sub-agent of the call, from 1.
+    """
+    name = f"{session}:{call}:{number}"
+    return name if len(name) <= ID_LIMIT else f"{hashlib.sha256(session.encode()).hexdigest()}:{call}:{number}"
+
+
+async def settle_tree(
+    store: Store, session: str, *, fence: int, cause: Cause = "crashed", left: Unfinished | None = None
+) -> list[Message]:
+    """Close what a run that is gone left open, in the sessions of sub-agents that were at work, too.
+
+    Args:
+        store: Where the session lives.
+        session: The session.
+        fence: The writer's fence.
+        cause: Why the run is over; its sub-agents' runs are `crashed`.
+        left: What it left open, when that is known.
+
+    Returns:
+        The rows that were added to this session.
+    """
+    rows = await settle(store, session, fence=fence, cause=cause, left=left)
+    for row in rows:
+        if row.type == "tool_result":
+            await _settle_children(store, session, (row.query or {})["call"])
+    return rows
+
+
+async def _settle_children(store: Store, session: str, call: str) -> None:
+    number = 1
+    while (left := await store.unfinished(child := child_id(session, call, number))).last is not None:
+        if not left.at_rest:
+            await settle_tree(store, child, fence=await store.acquire(child), left=left)
+        number += 1

@@ -1,0 +1,115 @@
+"""The gate before a tool: who has to approve a call, and whether somebody did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamagent._core.digest import approval_digest, covers, spec_version
+from streamagent._core.output import text_of
+from streamagent.calls import Output, Tool, ToolCall
+from streamagent.hooks import settled
+from streamagent.message import Message
+from streamagent.protocols import RunContext
+
+REJECTED = "Tool execution rejected"
+REJECTED_AGAIN = "Not executed: this call was rejected already. Do something else, or ask the user."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A call at the gate.
+
+    Args:
+        tool: The tool.
+        call: The call, prepared and validated.
+        message: The call as the model made it.
+        replaced: A hook gave the arguments.
+        decision: The decision about it, when somebody was asked.
+    """
+
+    tool: Tool
+    call: ToolCall
+    message: Message
+    replaced: bool = False
+    decision: Message | None = None
+
+
+@dataclass(slots=True)
+class Gate:
+    """Decides which calls of a run pass. It remembers what was rejected, and lets it not be asked again."""
+
+    run: RunContext
+    denied: set[str] = field(default_factory=set)
+
+    def rejection(self, decision: Message | None) -> Output | None:
+        """Make the result of a call that somebody rejected."""
+        said = (decision.query or {}) if decision is not None else {}
+        if decision is None or said.get("decision") in ("approve", "edit"):
+            return None
+        self.denied.add(str(said.get("digest")))
+        return Output(
+            f"{REJECTED}; Rejection Reason: {decision.content}" if decision.content else REJECTED, is_error=True
+        )
+
+    async def judge(self, asked: Asked) -> Output | Message | str | None:
+        """Say what becomes of a call that nobody rejected.
+
+        Returns:
+            `None`: it runs, nobody has to approve it. A text: it runs, by the decision of this id. A message: the
+            request to approve it. An `Output`: somebody rejected the same before.
+        """
+        if asked.decision is None and not await _is_gated(asked):
+            return None
+        request = _request(asked)
+        known = request.query or {}
+        if asked.decision is not None and _is_approved(asked.decision.query or {}, known, replaced=asked.replaced):
+            return asked.decision.id
+        if known["digest"] in self.denied:
+            return Output(REJECTED_AGAIN, is_error=True)
+        return await self._grant(known) or request
+
+    async def _grant(self, asked: Mapping[str, Any]) -> str | None:
+        """Find an earlier decision that approves further calls, this one among them."""
+        left = await self.run.store.unfinished(self.run.session)
+        found = (grant for grant in left.grants if covers(grant.query or {}, asked))
+        return next((grant.id for grant in found), None)
+
+
+async def _is_gated(asked: Asked) -> bool:
+    wanted = getattr(asked.tool, "requires_approval", False)
+    return bool(await settled(wanted(asked.call.args)) if callable(wanted) else wanted)
+
+
+def _is_approved(said: Mapping[str, Any], now: Mapping[str, Any], *, replaced: bool) -> bool:
+    """Tell whether what would run was approved: the tool as it was, and the arguments, or those given instead."""
+    if said.get("version") != now["version"]:
+        return False
+    return not replaced if said["decision"] == "edit" else said.get("digest") == now["digest"]
+
+
+def _request(asked: Asked) -> Message:
+    spec, made = asked.tool.spec, asked.message.query or {}
+    args = _plain(asked.call.args, made.get("args") or {})
+    version = spec_version(spec)
+    query = {
+        "tool": spec.name,
+        "id": made.get("id"),
+        "call": asked.message.id,
+        "args": args,
+        "description": spec.description,
+        "digest": approval_digest(version, spec.name, args),
+        "version": version,
+    }
+    return Message(role="tool", type="approval", query=query)
+
+
+def _plain(args: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write prepared arguments as JSON can hold them; those that cannot be written are shown as the model made them."""
+    try:
+        plain: dict[str, Any] = json.loads(text_of(dict(args)))
+    except Exception:  # noqa: BLE001 - foreign classes among the arguments
+        return otherwise
+    return plain
