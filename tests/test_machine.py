@@ -80,7 +80,7 @@ class Improviser:
 
     async def stream(self, context, *, tools=(), settings=None, deadline=None):
         given = [message async for message in context]
-        assert not [text for item in requests(given).items() for text in lint(*item)]
+        assert not (wrong := [text for item in requests(given).items() for text in lint(*item)]), (wrong, given)
         plain = {"model": "scripted", "reasoning": False, "text": 1, "calls": [], "end": "well"}
         spec = self.turns.pop(0) if self.turns else plain
         for message in messages(spec):
@@ -434,7 +434,8 @@ class Life(RuleBasedStateMachine):
         for id_ in self.ids:
             self.do(self.at(0, id_).ask, id_, self.new_prompt("ask"), None, 1_000)
             assert self.world.log(id_).shown[-1].ended
-            assert not self.portal.call(self.processes[0].runtime.store.inbox, id_)
+            left = self.portal.call(self.processes[0].runtime.store.inbox, id_)
+            assert not left, (left, self.rows(id_))
         assert not self.futures
 
 
