@@ -30,6 +30,7 @@ class Effect:
     tool: str
     args: Mapping[str, Any]
     outcome: str = "running"
+    session: str = "s"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -246,7 +247,8 @@ def i8(e: Evidence) -> Problems:
             yield f"{times} decisions about the request {request}"
     results = e.results
     for effect in e.effects or ():
-        if effect.tool not in e.gated or effect.call not in {row.id for row in e.rows}:
+        ours = {row.id for row in e.rows if row.session == effect.session}
+        if effect.tool not in e.gated or effect.call not in ours:
             continue
         result = results.get(effect.call)
         until = math.inf if result is None else result.sequence or 0

@@ -293,7 +293,7 @@ class Deed:
 
     async def run(self, arguments, context):
         session, _, call = context.idempotency_key.rpartition(":")
-        effect = Effect(call=call, tool=self.spec.name, args=dict(arguments))
+        effect = Effect(call=call, tool=self.spec.name, args=dict(arguments), session=session)
         self._world.log(session).effects.append(effect)
         if self.spec.name == "streams":
             return self._pieces(effect)
