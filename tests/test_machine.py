@@ -160,9 +160,6 @@ class Process:
     async def receive(self, limit):
         """Receive a number of messages of the session's duplex side."""
         self.receiving = True
-        shown = self.world.log("s").shown
-        if not any(self.heard is one for one in shown):
-            shown.append(self.heard)
         with suppress(EndOfStream):
             for _ in range(limit):
                 self.heard.take(await self.sessions["s"].receive())
