@@ -381,8 +381,12 @@ class Life(RuleBasedStateMachine):
     # What must hold
 
     def rows(self, id_):
+        """Read a session where it runs, if it does: what waits there for its lag is not in the file yet."""
+        holders = [process for process in self.processes if process.number == self.world.log(id_).holder]
+        store = [*holders, *self.processes][0].runtime.store
+
         async def read():
-            return fold([fragment async for fragment in self.processes[0].runtime.store.read(id_)])
+            return fold([fragment async for fragment in store.read(id_)])
 
         return self.portal.call(read)
 
