@@ -187,8 +187,8 @@ async def _border(run: Run, end: TurnEnd, left: Unfinished | None) -> list[Messa
     """
     hook = run.hooks.should_stop_after_turn
     if hook is not None and end.number and await settled(hook(end)):
-        waiting = (await run.store.unfinished(run.session)).calls  # closing them is the last word then
-        return None if end.stop.is_final or waiting else Message.stop("stopped", turn=end.number)
+        closing = left is not None and left.calls  # of a run that leaves calls, their closing has the last word
+        return None if end.stop.is_final or closing else Message.stop("stopped", turn=end.number)
     if left is not None and left.approvals:
         waiting = [request.id for request in left.approvals]
         return Message.stop("paused", approvals=waiting) if end.number or run.resumed else None
