@@ -6,6 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -69,12 +70,12 @@ class RunReply(Reply):
         self._run: Run | None = None
         self._chain: Chain | None = None
         self._rows: deque[Message] = deque()  # what settling added: at most a few rows for each open call
+        self._last: Message | None = None  # of the run
         self._waiter: Waiter | None = None
         self._cause: Cause | None = None
         self._error: BaseException | None = None
         self._deadline = math.inf
         self._by: Message | None = None
-        self._pressed: str | None = None  # as `Run.interrupted`
         self._switching = False
         self._finishing = False
         self._finished = Event()
@@ -128,8 +129,8 @@ class RunReply(Reply):
         run = self._run
         if run is None or self._finishing or by in run.taken:
             return  # a run that begins looks into the inbox
-        self._pressed = by or self._pressed or ""
-        if self._waiter is not None and run.begun:  # a prompt that is being admitted is not cut off
+        run.pressed = by or run.pressed or ""
+        if self._waiter is not None and run.begun:  # a message that is being admitted is not cut off
             self._waiter.interrupt()
 
     async def aclose(self) -> None:
@@ -160,8 +161,9 @@ class RunReply(Reply):
                 await waiter.wait(self._start())
                 return None
             self._check(self._deadline)
-            message = await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
-            self._check()  # it may have come in spite of the end, and nobody may ask for another
+            message = self._last = await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
+            if not message.is_final:
+                self._check()  # it may have come in spite of the end, and nobody may ask for another
             return message  # noqa: TRY300 - what follows is about exceptions
         except StopAsyncIteration:
             await (self._resume() if self._is_pressed() else self._next_run())
@@ -257,22 +259,21 @@ class RunReply(Reply):
             await self._finish("ended")
             return
         if await self._left("ended"):
-            self._run = self._chain = self._pressed = None
+            self._run = self._chain = self._last = None
             self._deadline = math.inf
 
     def _is_pressed(self) -> bool:
         """Tell whether the run is to be cut for a message that it has not taken, and has begun."""
         run = self._run
-        if run is None or not run.begun or self._pressed is None:
+        if run is None or not run.begun or run.pressed is None:
             return False
-        return self._pressed not in run.taken
+        return run.pressed not in run.taken
 
     async def _resume(self) -> None:
         """Close what the run left open, and let it go on with what the user says."""
         if (run := self._run) is not None and await self._left("interrupted"):
-            by, self._pressed = self._pressed, None
-            self._run = run.going_on(RunTasks(self._runtime.tasks, self._fail), by or "")
-            self._chain = await self._run.open()
+            self._run = run.going_on(RunTasks(self._runtime.tasks, self._fail))
+            self._chain, self._last = await self._run.open(), None
 
     async def _left(self, cause: Cause) -> bool:
         """End a run, but not the answer; return whether that may go on: its end is left to this meanwhile."""
@@ -306,7 +307,8 @@ class RunReply(Reply):
     async def _drop_previous(self) -> None:
         previous, self._previous = self._previous, None
         if previous is not None:
-            await previous.aclose()
+            with suppress(LeaseLost):  # then another process has cut it already
+                await previous.aclose()
 
     async def _end_run(self, cause: Cause, error: BaseException | None = None) -> None:
         """End tasks, close the chain, settle the session, whatever fails of it; shielded, each part bounded."""
@@ -331,7 +333,11 @@ class RunReply(Reply):
                 await run.store.flush(run.session)
                 known = self._known(run)
                 rows = await settle(run.store, run.session, fence=run.fence, cause=cause, known=known, by=self._by)
-                self._rows.extend(rows)
+                said = self._last.id if self._last and self._last.type == "stop" else None
+                self._rows.extend(row for row in rows if row.id != said)
+                if not rows and not (self._last and self._last.is_final):
+                    # Perhaps another process has ended it: then this reader must hear that it is not his any more.
+                    await run.store.write(run.session, (), fence=run.fence)
         except StoreError:
             if error is None:
                 raise

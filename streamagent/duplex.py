@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyio import CancelScope, Event, create_memory_object_stream
+from anyio import CancelScope, ClosedResourceError, EndOfStream, Event, create_memory_object_stream
 
 from .driver import RunReply
 from .hooks import lane_of
@@ -48,7 +48,10 @@ class Duplex:
 
     async def receive(self) -> Message:
         """Return the next fragment, or raise what a run failed with."""
-        item = await self._inbox.receive()
+        try:
+            item = await self._inbox.receive()
+        except ClosedResourceError:  # by `aclose`, while this one waited
+            raise EndOfStream from None
         if isinstance(item, _Failed):
             raise item.error
         return item

@@ -69,15 +69,21 @@ def part_of(message: Message) -> str | None:
 
 
 def answer_to(prompt: Message) -> Stage:
-    """Make a stage that ends rows which begin with a prompt where the next one is."""
+    """Make a stage that ends rows which begin with a prompt where that is answered, and the next one comes.
+
+    Steering before the last word is part of the answer, and so is what follows a pause or an interruption.
+    """
 
     async def stage(stream: Stream) -> Stream:
+        answered = False
         async for message in stream:
+            query = message.query or {}
             said = message.role in ("user", "system") and message.type not in ("approval", "cancel")
-            asked = said and "feedback" not in (message.query or {})
-            if asked and prompt.id not in (message.id, part_of(message)):
+            if said and answered and "feedback" not in query and prompt.id not in (message.id, part_of(message)):
                 return
             yield message
+            over = message.is_final and query.get("reason") != "paused" and query.get("cut") != "interrupted"
+            answered = answered or over
 
     return stage
 

@@ -65,8 +65,9 @@ class Run:
     `bounds` are as in `protocols.RunContext`. `left` is how it found the session: with calls that wait for an approval,
     if the last run paused; `resumed` that some were decided. `turn` is the last one, `stop` that of the last that is
     over; `shrunk`, that one is taken once more because its context was too long, and `retry`, that this comes next.
-    `begun`, that the run has looked into the inbox; `interrupted` is the id of the message for which it was cut, when
-    it goes on after that, or empty. `lineage` is its place among the runs of sub-agents; `starter` starts one.
+    `begun`, that it is not looking into the inbox now; `pressed` is the id of the message for which it is to be cut, or
+    empty, and `interrupted`, when it goes on after that, of the one for which it was. `lineage` is its place among the
+    runs of sub-agents; `starter` starts one.
     """
 
     session: str
@@ -82,6 +83,7 @@ class Run:
     taken: set[str] = field(default_factory=set)  # as many as the run has prompts and steering messages
     number: int = 0
     last_turn: int = 0
+    pressed: str | None = None
     interrupted: str | None = None
     begun: bool = False
     turn: Turn | None = None
@@ -123,15 +125,21 @@ class Run:
                 self.last_turn = self.number + self.plan.max_turns
                 self.shrunk = False
 
-    def going_on(self, tasks: RunTasks, by: str) -> Run:
+    def going_on(self, tasks: RunTasks) -> Run:
         """Make what goes on after an interruption: the same run, with stages that begin anew.
 
         Args:
             tasks: Its background work.
-            by: Id of the message for which it was cut; empty when nobody said for which.
         """
         fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "bounds": [], "again": None, "turn": None}
-        return replace(self, tasks=tasks, interrupted=by, left=NOTHING, **fresh)
+        fresh |= {"interrupted": self.pressed or "", "pressed": None, "begun": False}
+        return replace(self, tasks=tasks, left=NOTHING, **fresh)
+
+    async def hurried(self, admitted: list[Message]) -> list[Message]:
+        """Add what has to be said at once, if it came while these were admitted."""
+        if not self.pressed or self.pressed in self.taken | {message.id for message in admitted}:
+            return admitted
+        return [*admitted, *await self.inbox.steered("all")]
 
     @property
     def cut_usage(self) -> Mapping[str, Any] | None:
@@ -179,11 +187,11 @@ async def turns(run: Run) -> Stream:
     """
     left: Unfinished | None = run.left if run.left.approvals else None
     admitted = [] if left else await _first(run)
-    run.begun = True
     if not (admitted or left or run.interrupted):
         return
     while True:
         run.take(admitted)
+        run.begun = True
         for prompt in admitted:
             yield prompt
         if left is None:
@@ -199,12 +207,13 @@ async def turns(run: Run) -> Stream:
             for decision in decisions:
                 yield decision
             left = await run.store.unfinished(run.session)
+        run.begun = False
         border = await _border(run, left)
         if isinstance(border, Message):
             yield border
         if not isinstance(border, list):
             return
-        admitted, left = border, None
+        admitted, left = await run.hurried(border), None
 
 
 async def _first(run: Run) -> list[Message]:
@@ -228,7 +237,8 @@ async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message 
     end = TurnEnd(session=run.session, number=run.number + run.retry, stop=run.stop)
     hook = run.hooks.should_stop_after_turn
     if hook is not None and end.number and await settled(hook(end)):
-        return None if end.stop.is_final else Message.stop("stopped", turn=end.number)
+        closing = left is not None and left.calls  # of a run that leaves calls, their closing has the last word
+        return None if end.stop.is_final or closing else Message.stop("stopped", turn=end.number)
     if left is not None and left.approvals:
         waiting = [request.id for request in left.approvals]
         return Message.stop("paused", approvals=waiting) if end.number or run.resumed else None

@@ -57,6 +57,8 @@ _STOPS: dict[Cause, dict[str, Any]] = {
 }
 
 
+ENDED_WELL = frozenset({"stop"})  # after which nothing that was cut may stand
+
 Scrub = Callable[[Mapping[str, Message]], Awaitable[Mapping[str, Message]]]
 
 
@@ -101,7 +103,8 @@ async def settle(  # noqa: PLR0913 - all by keyword
         by: The `cancel` that ended the run.
 
     Returns:
-        The rows that were added, with their sequence; the closing fragments of cut messages among them.
+        The rows that were added, with their sequence; the closing fragments of cut messages among them. At the end a
+        `stop`, which may have been there before.
     """
     left = left or await store.unfinished(session)
     sent = [row for row in await store.inbox(session) if row.type == "cancel"] if cause == "aborted" else []
@@ -116,7 +119,8 @@ async def settle(  # noqa: PLR0913 - all by keyword
         rows.insert(0, by)
     sequences = await store.write(session, rows, fence=fence)
     numbered = zip(rows, sequences, strict=True)
-    return [*sent, *(replace(row, session=session, sequence=sequence) for row, sequence in numbered)]
+    last = [] if rows[-1].type == "stop" or left.last is None else [left.last]  # it was written as it was cut
+    return [*sent, *(replace(row, session=session, sequence=sequence) for row, sequence in numbered), *last]
 
 
 async def _outcomes(left: Unfinished, known: Known) -> Mapping[str, Message]:
@@ -132,7 +136,9 @@ def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], sa
     calls, requests = (left.cut, ()) if paused else (left.calls, left.approvals)
     rows = close_all(left.open, calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
     stop = {"reason": "paused", "approvals": [row.id for row in left.approvals]} if paused else _STOPS[cause]
-    return [*(_expired(request, cause) for request in requests), *rows, Message.stop(**{**stop, **said})]
+    rows = [*(_expired(request, cause) for request in requests), *rows]
+    failed = left.last is not None and left.last.is_final and (left.last.query or {}).get("reason") not in ENDED_WELL
+    return rows if failed and not left.calls else [*rows, Message.stop(**{**stop, **said})]  # it has its last word
 
 
 def _expired(request: Message, cause: Cause) -> Message:

@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from streamagent.message import Message, new_id
 from streamagent.tools.function import tool
+from tests.invariants import Evidence, check
 
 
 def call(tool_name, call_id="c1", **args):
@@ -76,12 +77,8 @@ async def rows(store, session="s"):
     return [(row.sequence, row.role, row.type, row.content) async for row in store.read(session)]
 
 
-async def check_rows(store, session="s"):
-    """Assert the invariants that hold for every session at rest: I1 pairing, I2 sequence, a final stop."""
+async def check_rows(store, session="s", **more):
+    """Assert the invariants of a session at rest; `more` is further evidence (`invariants.Evidence`)."""
     stored = [row async for row in store.read(session)]
-    assert [row.sequence for row in stored] == list(range(1, len(stored) + 1))
-    assert not any(row.more for row in stored)
-    asked = [row.id for row in stored if row.type == "tool_call"]
-    assert [row.query["call"] for row in stored if row.type == "tool_result"] == asked
-    assert not stored or stored[-1].is_final
+    check(Evidence(rows=stored, **more))
     return stored

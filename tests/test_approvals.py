@@ -643,3 +643,24 @@ async def test_a_decision_cannot_be_sent_as_a_message(store, shop):
     async with agent.session("s") as session:
         with pytest.raises(MessageError):
             await session.send(Message(role="user", type="approval", query={"approval": "x", "decision": "approve"}))
+
+
+async def test_a_call_of_an_answer_that_failed_is_not_asked_about():
+    """The run is over with that answer: its stop is the last word, and nothing waits behind it."""
+
+    @tool(requires_approval=True)
+    def ship() -> str:
+        """Ship it."""
+        return "shipped"
+
+    failed = Message.stop("error", error={"kind": "connection", "message": "cut", "retryable": True})
+    agent = Agent(ScriptedModel([call("ship", "c1"), failed]), tools=[ship], store=MemoryStore())
+    async with agent.session("s") as session:
+        result = await session.ask("Go.")
+        assert await session.pending() == []
+    assert [(m.type, m.content[:12]) for m in result] == [
+        ("text", "Go."),
+        ("tool_call", "{}"),
+        ("tool_result", "Not executed"),
+        ("stop", ""),
+    ]

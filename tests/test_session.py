@@ -1,12 +1,13 @@
 """Sessions: asking, duplex, cutting, and what the store holds afterwards."""
 
 import gc
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 
 from streamagent import Agent, MemoryStore, Message, Runtime, SessionBusy, SessionClosed, ToolContext, tool
-from streamagent.errors import ConfigError, ConflictError, MessageError, ModelError, StoreFull
+from streamagent.errors import ConfigError, ConflictError, LeaseLost, MessageError, ModelError, StoreFull
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
 
 pytestmark = pytest.mark.anyio
@@ -240,6 +241,67 @@ async def test_the_same_client_key_is_one_prompt_and_shows_the_stored_answer():
         assert (await session.ask("Go.")).text == "second"
         assert (await session.ask("Go.", client_key="k")).text == "first"
     await check_rows(agent.store)
+
+
+async def test_a_key_that_is_used_again_shows_the_whole_answer_of_a_run_that_was_steered():
+    agent = agent_of(calls(call("stock", product="mug")), answer("done"), answer("other"), tools=[stock])
+    async with agent.session("s") as session:
+        reply = session.ask("Go.", client_key="k")
+        await anext(reply)
+        await session.steer("In French.")
+        await reply.result()
+        first = await check_rows(agent.store)
+        await session.ask("Other.")
+        again = await session.ask("Go.", client_key="k")
+    assert [m.id for m in again] == [m.id for m in first]
+    assert again.reason == "stop"
+
+
+async def test_who_receives_when_the_block_is_left_gets_the_end_of_the_stream():
+    agent = agent_of(answer("one"))
+    ends = []
+
+    async def receive(session):
+        with pytest.raises(anyio.EndOfStream):
+            await session.receive()
+        ends.append(session.id)
+
+    async with anyio.create_task_group() as tasks, agent.session("s") as session:
+        tasks.start_soon(receive, session)
+        await anyio.wait_all_tasks_blocked()
+    assert ends == ["s"]
+
+
+@asynccontextmanager
+async def taken_over(store):
+    """Ask something that hangs; give the reply, its session, and the same session in another process."""
+    hanging, other = agent_of(text("half")[:1], answer("done")), agent_of(answer("two"))
+    async with (
+        Runtime(store=store) as one,
+        Runtime(store=store) as two,
+        hanging.session("s", runtime=one) as session,
+        other.session("s", runtime=two) as second,
+    ):
+        reply = session.ask("One?")
+        while (await anext(reply)).content != "half":
+            pass
+        yield reply, session, second
+
+
+async def test_who_cuts_a_run_that_another_process_has_ended_hears_of_it():
+    async with taken_over(MemoryStore()) as (reply, session, second):
+        await second.ask("Two?")
+        with pytest.raises(LeaseLost):
+            await session.cancel()
+        assert reply.done
+
+
+async def test_a_new_question_does_not_fail_because_of_a_run_that_another_process_took_over():
+    async with taken_over(MemoryStore()) as (_, session, second):
+        await anext(second.ask("Two?"))
+        assert (await session.ask("Three?")).text == "done"
+        with pytest.raises(LeaseLost):
+            await second.aclose()
 
 
 async def test_duplex_answers_what_is_sent_in_order():

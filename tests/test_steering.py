@@ -233,27 +233,25 @@ async def test_an_interruption_before_the_prompt_is_admitted_does_not_lose_the_p
     assert len(agent.model.contexts) == 1
 
 
-async def test_a_message_that_is_just_being_admitted_is_answered_after_the_cut():
-    """The cut falls between the row and the moment in which the run knows of it."""
+async def test_a_message_that_is_just_being_admitted_cuts_nothing():
+    """It comes between the row and the moment in which the run knows of it."""
 
     class Slow(MemoryStore):
-        admitted = anyio.Event()
+        admitted, may = anyio.Event(), anyio.Event()
 
         async def admit(self, session, **options):
             rows = await super().admit(session, **options)
             if rows and rows[0].content == "New.":
                 self.admitted.set()
-                await anyio.sleep_forever()
+                await self.may.wait()
             return rows
 
     slow = Slow()
     agent = Agent(ScriptedModel(answer("one"), answer("two")))
     async with Runtime(store=slow) as runtime, agent.session("s", runtime=runtime) as session:
-        seen = []
 
         async def read():
             async for message in session.ask("Go."):
-                seen.append(message)
                 if message.content == "one":
                     await session.steer("New.")
 
@@ -262,8 +260,14 @@ async def test_a_message_that_is_just_being_admitted_is_answered_after_the_cut()
             await slow.admitted.wait()
             [new] = [m async for m in slow.read("s") if m.content == "New."]
             runtime.active["s"].interrupt(new.id)
+            await session.steer("Newer.", interrupt=True)
+            slow.may.set()
         stored = await check_rows(slow)
-    assert shown(stored) == [("user", "Go."), ("assistant", "one"), ("user", "New."), ("assistant", "two")]
+    assert shown(stored) == [("user", "Go."), ("assistant", "one"), *WITH_BOTH]
+    assert reasons(stored) == ["stop", "stop"]
+
+
+WITH_BOTH = [("user", "New."), ("user", "Newer."), ("assistant", "two")]
 
 
 async def test_a_run_that_ends_just_then_answers_the_interruption_all_the_same():

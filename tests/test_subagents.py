@@ -295,8 +295,10 @@ def by_context(model):
 
     async def stream(context, **_):
         last = [message async for message in context][-1]
-        for message in first if last.role == "user" else second:
-            yield replace(message, id=new_id())
+        script = first if last.role == "user" else second
+        ids = {message.id: new_id() for message in script}
+        for message in script:
+            yield replace(message, id=ids[message.id])
 
     return stream
 

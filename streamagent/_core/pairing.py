@@ -67,7 +67,7 @@ class Pairing:
 
     def _stop(self, stop: Message) -> None:
         if self.turns and self.turns[-1].role == "assistant":
-            self.turns[-1].model = _query(stop, "model")
+            self.turns[-1].model = _query(stop, "model") or self.turns[-1].model  # a stop of the loop names none
             self.turns[-1].closed |= _query(stop, "reason") not in _BROKEN
 
     def _turn(self, message: Message) -> Turn:

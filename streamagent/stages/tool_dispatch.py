@@ -18,6 +18,7 @@ from streamagent.protocols import RunContext, Stage, Stream, mark
 from ._approval import Gate
 from ._execution import Execution, Options
 
+UNASKED = "Not executed: the run ended before anybody could approve this call."
 RAW_SHOWN = 2000  # characters of unreadable arguments that the model is shown again
 CONCERNS = frozenset({"tool_call", "stop", "approval"})
 OUTBOX = 16  # messages of tools that wait for the reader; a tool that yields faster is held back
@@ -79,7 +80,7 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
                     yield message
                     continue
                 # The stop of a turn that does not go on is the last word.
-                while message.is_final and (answer := await batch.next_answer()):
+                while message.is_final and (answer := await batch.next_answer(pausing=False)):
                     yield answer
                 yield message
                 batch.take(message)
@@ -165,8 +166,11 @@ class _Batch:
             self._run.tasks.start_soon(self._last.execute)
         self._held = []
 
-    async def next_answer(self) -> Message | None:
+    async def next_answer(self, *, pausing: bool = True) -> Message | None:
         """Wait for what the tools say next; the results, which close the calls, come in call order.
+
+        Args:
+            pausing: The run may wait for approvals; else a call that needs one gets an error as its result.
 
         Returns:
             The message; `None` when all calls have their result.
@@ -179,6 +183,8 @@ class _Batch:
             message = await self._inbox.receive()
             if message.path:
                 return message
+            if message.type == "approval" and not pausing:
+                message = _unasked(message)
             if message.type == "approval":  # whoever decides need not wait for the calls before it
                 self._executions = deque(item for item in self._executions if item.call.id != _call_of(message))
                 self._votes.append(False)
@@ -188,6 +194,13 @@ class _Batch:
         self.terminated = bool(self._votes) and all(self._votes)
         self._votes, self._last, self._border = [], None, Event()
         return None
+
+
+def _unasked(request: Message) -> Message:
+    """Close a call that nobody can approve any more, because the run ends with this answer."""
+    asked = request.query or {}
+    query = {"tool": asked.get("tool"), "id": asked.get("id"), "call": asked.get("call"), "is_error": True}
+    return Message(role="tool", type="tool_result", content=UNASKED, query=query)
 
 
 def _call_of(message: Message) -> str:

@@ -390,3 +390,15 @@ def histories(draw):
 def test_any_history_makes_a_request_that_lint_finds_nothing_wrong_with(rows, profile):
     """I4."""
     assert lint(build_request(rows, profile), profile) == []
+
+
+def test_a_pause_does_not_hide_whose_data_it_is():
+    """Behind the answer's own stop comes that of the loop, which names no model."""
+    history = [
+        Message(type="reasoning", content="hm", query={"provider": {"thinking_blocks": ["of another"]}}),
+        Message(type="tool_call", content="{}", query={"tool": "t", "id": "c1", "args": {}}),
+        Message.stop("tool_calls", model="deepseek/chat"),
+        Message.stop("paused"),
+    ]
+    request = build_request([Message.user("Go."), *history], profile_for("anthropic/claude"))
+    assert not any("thinking_blocks" in entry for entry in request)
