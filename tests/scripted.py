@@ -10,7 +10,8 @@ from anyio.lowlevel import checkpoint
 
 from streamagent.message import Message, new_id
 from streamagent.tools.function import tool
-from tests.invariants import Evidence, check
+from tests.evidence import Evidence
+from tests.invariants import check
 
 
 def call(tool_name, call_id="c1", **args):

@@ -6,7 +6,8 @@ import pytest
 
 from streamagent.message import Message
 from tests import invariants
-from tests.invariants import Effect, Evidence, Shown, Write, check
+from tests.evidence import Effect, Evidence, Shown, Write
+from tests.invariants import check
 
 
 def row(number, role, type_, content="", **query):

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,12 +18,10 @@ from typing import Any
 
 import anyio
 
-from streamagent.calls import ToolSpec
-from streamagent.errors import ToolError
 from streamagent.message import Message
 from streamagent.stores.memory import MemoryStore
 from streamagent.stores.sqlite import SqliteStore
-from tests.invariants import ASIDE, Effect, Shown, Write
+from tests.evidence import ASIDE, Effect, Shown, Write
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,8 +40,10 @@ class Log:
     cancels: list[tuple[int, int]] = field(default_factory=list)
     before: list[Message] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
+    revoked: set[str] = field(default_factory=set)
     holder: int | None = None
     fence: int = 0
+    inherited: int = 0
     crashed: bool = False
     left_open: bool = False
 
@@ -60,7 +60,9 @@ class Log:
             cancels=[*self.cancels],
             before=[*self.before],
             gone={*self.gone},
+            revoked={*self.revoked},
             fence=self.fence,
+            inherited=self.inherited,
             crashed=True,
             left_open=True,
         )
@@ -156,7 +158,9 @@ class Witness:
     async def enqueue(self, session, message, *, client_key=None, rest=()):
         stored = await self._at_points(super().enqueue(session, message, client_key=client_key, rest=rest))
         if message.type not in ASIDE:
-            self.world.log(session).accepted[client_key or message.content] = message.content
+            accepted = self.world.log(session).accepted
+            accepted[client_key or message.content] = message.content
+            accepted.update({part.content: part.content for part in rest})
         return stored
 
     async def flush(self, session):
@@ -262,56 +266,3 @@ def _write_lock(path: Path) -> Any:
         db.execute("ROLLBACK")
     finally:
         db.close()
-
-
-class Gate:
-    """What slow models and tools wait at; each opening lets all through that wait."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    async def wait(self) -> None:
-        """Wait for the next opening."""
-        await self._event.wait()
-
-    def open(self) -> None:
-        """Let all through that wait."""
-        self._event.set()
-        self._event = anyio.Event()
-
-
-class Deed:
-    """A tool that writes down what it does, in the log of the world that it began in."""
-
-    timeout = None
-
-    def __init__(self, name: str, world: World, gate: Gate, *, requires_approval: bool = False) -> None:
-        self.spec = ToolSpec(name=name, description=f"Does {name}.", parameters={"type": "object"})
-        self.requires_approval = requires_approval
-        self._world = world
-        self._gate = gate
-
-    async def run(self, arguments, context):
-        session, _, call = context.idempotency_key.rpartition(":")
-        effect = Effect(call=call, tool=self.spec.name, args=dict(arguments), session=session)
-        self._world.log(session).effects.append(effect)
-        if self.spec.name == "streams":
-            return self._pieces(effect)
-        try:
-            if self.spec.name == "waits":
-                await self._gate.wait()
-            if self.spec.name == "raises":
-                raise ToolError("no")
-        except ToolError:
-            effect.outcome = "raised"
-            raise
-        except BaseException:
-            effect.outcome = "cancelled"
-            raise
-        effect.outcome = "returned"
-        return f"{self.spec.name} did it"
-
-    async def _pieces(self, effect: Effect) -> AsyncIterator[str]:
-        for piece in ("a", "b", "c"):
-            yield piece
-        effect.outcome = "returned"

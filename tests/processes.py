@@ -1,0 +1,272 @@
+"""Processes of a world: a runtime, its sessions, a model that improvises, and tools that write down what they do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+
+from anyio import EndOfStream, Event
+from anyio.lowlevel import checkpoint
+
+from streamagent import Agent, Pipeline, Runtime, persist, tool_dispatch
+from streamagent._core.profiles import profile_for
+from streamagent._core.request import build_request
+from streamagent.approvals import Verdict
+from streamagent.calls import ToolSpec
+from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy, ToolError
+from streamagent.message import Message, new_id
+from tests.evidence import Effect, Shown
+from tests.lint import RULES, SIGNED, lint
+from tests.world import World
+
+MAX_TURNS = 4
+TOOLS = ("returns", "raises", "streams", "waits", "gated", "unknown")
+TOO_LATE = (ConflictError, ApprovalGone, ApprovalNotFound)
+VERDICTS = {
+    "approve": {},
+    "edit": {"args": {"edited": True}},
+    "always": {"always": {}},
+    "always when edited": {"always": {"edited": True}},
+    "reject": {"approve": False},
+}
+
+
+class Gate:
+    """What slow models and tools wait at; each opening lets all through that wait."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+
+    async def wait(self) -> None:
+        """Wait for the next opening."""
+        await self._event.wait()
+
+    def open(self) -> None:
+        """Let all through that wait."""
+        self._event.set()
+        self._event = Event()
+
+
+class Deed:
+    """A tool that writes down what it does, in the log of the world that it began in."""
+
+    timeout = None
+
+    def __init__(self, name: str, world: World, gate: Gate, *, requires_approval: bool = False) -> None:
+        self.spec = ToolSpec(name=name, description=f"Does {name}.", parameters={"type": "object"})
+        self.requires_approval = requires_approval
+        self._world = world
+        self._gate = gate
+
+    async def run(self, arguments, context):
+        session, _, call = context.idempotency_key.rpartition(":")
+        log = self._world.log(session)
+        revoked = frozenset(log.revoked)
+        effect = Effect(call=call, tool=self.spec.name, args=dict(arguments), session=session, revoked=revoked)
+        log.effects.append(effect)
+        if self.spec.name == "streams":
+            return self._pieces(effect)
+        try:
+            if self.spec.name == "waits":
+                await self._gate.wait()
+            if self.spec.name == "raises":
+                raise ToolError("no")
+        except ToolError:
+            effect.outcome = "raised"
+            raise
+        except BaseException:
+            effect.outcome = "cancelled"
+            raise
+        effect.outcome = "returned"
+        return f"{self.spec.name} did it"
+
+    async def _pieces(self, effect: Effect) -> AsyncIterator[str]:
+        for piece in ("a", "b", "c"):
+            yield piece
+        effect.outcome = "returned"
+
+
+def messages(spec):
+    """Write a turn out."""
+    signature = {"thinking_blocks": [SIGNED + spec["model"].rpartition("/")[2]]}
+    if spec["reasoning"]:
+        yield Message(type="reasoning", content="hm", query={"provider": signature})
+    id_ = new_id()
+    for number in range(spec["text"]):
+        yield Message(id=id_, content=f"text {number} ", more=number + 1 < spec["text"])
+    for number, name in enumerate(spec["calls"]):
+        opened = Message(type="tool_call", content="{", more=True)
+        yield opened
+        yield replace(opened, content="}", more=False, query={"tool": name, "id": f"c{number}", "args": {}})
+    if spec["end"] == "error":
+        yield Message.stop("error", error={"kind": "provider_error", "message": "no", "retryable": False})
+    elif spec["end"] != "silent":
+        well = "tool_calls" if spec["calls"] else "stop"
+        yield Message.stop("length" if spec["end"] == "length" else well, model=spec["model"])
+
+
+def requests(context):
+    """Build what each provider would be sent."""
+    return {name: build_request(context, profile_for(name)) for name in RULES}
+
+
+class Improviser:
+    """A model that plays the turns which it was given last, then a plain answer."""
+
+    name = "scripted"
+
+    def __init__(self, gate):
+        self.turns = []
+        self._gate = gate
+
+    async def stream(self, context, *, tools=(), settings=None, deadline=None):
+        given = [message async for message in context]
+        assert not (wrong := [text for item in requests(given).items() for text in lint(*item)]), (wrong, given)
+        plain = {"model": "scripted", "reasoning": False, "text": 1, "calls": [], "end": "well"}
+        spec = self.turns.pop(0) if self.turns else plain
+        for message in messages(spec):
+            await checkpoint()
+            if message.type == "stop" and spec["end"] == "waits":
+                await self._gate.wait()
+            if message.type == "stop" and spec["end"] == "raises":
+                raise RuntimeError("a bug")
+            yield message
+
+
+class Process:
+    """A runtime in a world, its sessions, and what a program does in it.
+
+    Args:
+        number: Its name.
+        world: Where it lives.
+        portal: To the event loop.
+        lag_ms: Of `persist`.
+    """
+
+    def __init__(self, number, world, portal, lag_ms):
+        self.number = number
+        self.world = world
+        self.countdown = 0
+        self.image = None
+        self.portal = portal
+        self.gate = portal.call(Gate)
+        self.model = Improviser(self.gate)
+        tools = [Deed(name, world, self.gate, requires_approval=name == "gated") for name in TOOLS if name != "unknown"]
+        pipeline = Pipeline(reply=[tool_dispatch(tools), persist(lag_ms=lag_ms)])
+        self.agent = Agent(self.model, tools=tools, pipeline=pipeline, max_turns=MAX_TURNS)
+        self.runtime = Runtime(store=world.store(number, self._point))
+        self.sessions = {}
+        self.replies = {}
+        self.heard = Shown()
+        self.receiving = False
+        self.futures = []
+        self.cancels = []
+        self._stack = ExitStack()
+        self._stack.enter_context(portal.wrap_async_context_manager(self.runtime))
+
+    def session(self, id_):
+        """Open a session, once."""
+        if id_ not in self.sessions:
+            opened = self.portal.wrap_async_context_manager(self.agent.session(id_, runtime=self.runtime))
+            self.sessions[id_] = self._stack.enter_context(opened)
+        return self.sessions[id_]
+
+    def begin(self, function, *args):
+        """Begin something in the event loop."""
+        self.futures.append(self.portal.start_task_soon(function, *args))
+        return self.futures[-1]
+
+    def collect(self):
+        """Raise what failed of that, and must not."""
+        over = [future for future in self.futures if future.done()]
+        self.futures = [future for future in self.futures if not future.done()]
+        self.cancels = [future for future in self.cancels if not future.done()]
+        errors = [None if future.cancelled() else future.exception() for future in over]
+        for error in errors:
+            if not (error is None or isinstance(error, LeaseLost | SessionBusy) or str(error) == "a bug"):
+                raise error
+
+    def close(self):
+        """Leave the sessions and the runtime; whoever waits for another process's run gives up before."""
+        for future in self.cancels:
+            future.cancel()
+        self.portal.call(self.world.activity.quiet)
+        with suppress(LeaseLost):
+            self._stack.close()
+        for log in self.world.logs.values():
+            if log.holder == self.number:
+                log.holder = None
+        self.portal.call(self.world.activity.quiet)
+        self.collect()
+        assert not self.futures, "somebody waits for a runtime that was left"
+
+    async def ask(self, id_, prompt, key, limit):
+        """Ask, and read a number of messages."""
+        shown = Shown(key=key, prompt=prompt if isinstance(prompt, str) else prompt[0])
+        self.world.log(id_).shown.append(shown)
+        self.replies[id_] = self.sessions[id_].ask(prompt, client_key=key), shown
+        await self.read(id_, limit)
+
+    async def resume(self, limit):
+        """Go on with what was decided, or what waits."""
+        shown = Shown()
+        self.world.log("s").shown.append(shown)
+        self.replies["s"] = self.sessions["s"].resume(), shown
+        await self.read("s", limit)
+
+    async def decide(self, approval, how):
+        """Decide about a call; when that was done before, or is too late, nothing comes of it."""
+        with suppress(*TOO_LATE):
+            await self.sessions["s"].decide(Verdict(approval=approval, **VERDICTS[how]))
+
+    async def revoke(self, which):
+        """End a grant."""
+        if found := await self.sessions["s"].grants():
+            grant = found[which % len(found)].id
+            with suppress(*TOO_LATE):
+                await self.sessions["s"].revoke(grant)
+                self.world.log("s").revoked.add(grant)
+
+    async def read(self, id_, limit):
+        """Read on."""
+        reply, shown = self.replies[id_]
+        for _ in range(limit):
+            try:
+                shown.take(await anext(reply))
+            except StopAsyncIteration:
+                shown.ended = True
+                return
+
+    async def receive(self, limit):
+        """Receive a number of messages of the session's duplex side."""
+        self.receiving = True
+        with suppress(EndOfStream):
+            for _ in range(limit):
+                self.heard.take(await self.sessions["s"].receive())
+        self.receiving = False
+
+    async def cancel(self, id_):
+        """Cancel, and note what was written until then."""
+        log, fence = self.world.log(id_), self._fence(id_)
+        assert await self.sessions[id_].cancel()
+        if fence is not None:
+            log.cancels.append((fence, len(log.writes)))
+
+    def _fence(self, id_):
+        """Return the fence of the run that a cancel cuts: the reply's of this process, or of another one that began."""
+        active, log = self.runtime.active.get(id_), self.world.log(id_)
+        if active is not None:
+            return None if active._run is None else active._run.fence
+        begun = log.holder is not None and any(write.fence == log.fence for write in log.writes)
+        return log.fence if begun else None
+
+    def kill_after(self, points):
+        """Have the world as it is at a coming point of the store kept."""
+        self.countdown = points
+
+    def _point(self):
+        if self.countdown:
+            self.countdown -= 1
+            if not self.countdown:
+                self.image = self.world.killed()
