@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .hooks import Drain, Hooks, Lane, Maybe, lane_of, settled
 from .message import Message
@@ -56,7 +56,8 @@ class Inbox:
 
     async def steered(self, drain: Drain | None = None) -> list[Message]:
         """Admit steering messages, as many as `drain` says."""
-        return await self._next("steer", drain or self.steering, self.hooks.get_steering_messages)
+        admitted = await self._next("steer", drain or self.steering, self.hooks.get_steering_messages)
+        return [replace(message, query={**(message.query or {}), "lane": "steer"}) for message in admitted]
 
     async def followed_up(self) -> list[Message]:
         """Admit follow-ups."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from .errors import MessageError
+from .hooks import lane_of
 from .message import Message, clean_text
 from .protocols import Stage, Stream
 
@@ -71,19 +72,22 @@ def part_of(message: Message) -> str | None:
 def answer_to(prompt: Message) -> Stage:
     """Make a stage that ends rows which begin with a prompt where that is answered, and the next one comes.
 
-    Steering before the last word is part of the answer, and so is what follows a pause or an interruption.
+    Steering before the last word is part of the answer, and so is what follows a pause, and steering after an
+    interruption.
     """
 
     async def stage(stream: Stream) -> Stream:
-        answered = False
+        answered = interrupted = False
         async for message in stream:
             query = message.query or {}
             said = message.role in ("user", "system") and message.type not in ("approval", "cancel")
-            if said and answered and "feedback" not in query and prompt.id not in (message.id, part_of(message)):
+            another = said and "feedback" not in query and prompt.id not in (message.id, part_of(message))
+            if another and (answered or (interrupted and lane_of(message) == "prompt")):
                 return
             yield message
-            over = message.is_final and query.get("reason") != "paused" and query.get("cut") != "interrupted"
-            answered = answered or over
+            if message.is_final:
+                interrupted = query.get("cut") == "interrupted"
+                answered = answered or not (interrupted or query.get("reason") == "paused")
 
     return stage
 

@@ -47,6 +47,7 @@ class Shown:
         key: Of its prompt.
         prompt: What it asked.
         end: Id of the first final stop after its prompt.
+        beyond: Id of the first prompt of somebody else after that.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -57,12 +58,16 @@ class Shown:
     key: str | None = None
     prompt: str = ""
     end: str | None = None
+    beyond: str | None = None
 
     def take(self, message: Message) -> None:
         """Note a fragment."""
         unseen = message.id not in self.texts and not message.content and cut_of(message) not in (None, "open")
-        if message.type == "progress" or unseen:  # the last word about what an earlier run had begun
+        if message.type == "progress" or (unseen and message.type != "stop"):  # the last word about what an earlier run had begun
             return
+        others = is_prompt(message) and not lane_of(message) and message.id not in self.texts
+        if self.end and self.beyond is None and others:
+            self.beyond = message.id
         self.texts[message.id] = self.texts.get(message.id, "") + message.content
         if message.sequence is None:
             self.lagged.add(message.id)

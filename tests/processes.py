@@ -235,8 +235,13 @@ class Process:
             try:
                 shown.take(await anext(reply))
             except StopAsyncIteration:
-                shown.ended = True
+                # One that was cut while it showed what is stored, or what others asked before, has no end of its own.
+                elsewhere = reply._run is None or shown.prompt not in shown.texts.values()
+                shown.ended = reply._cause is None or not elsewhere
                 return
+            except (LeaseLost, SessionBusy):
+                del self.replies[id_]
+                raise
 
     async def receive(self, limit):
         """Receive a number of messages of the session's duplex side."""

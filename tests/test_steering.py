@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from streamagent import Agent, MemoryStore, Message, Pipeline, Runtime, persist, tool, tool_dispatch
+from streamagent import Agent, Hooks, MemoryStore, Message, Pipeline, Runtime, persist, tool, tool_dispatch
 from streamagent.errors import ConfigError
 from streamagent.events import EventEncoder
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
@@ -193,6 +193,32 @@ async def test_interrupt_without_a_message_ends_the_answer(store):
     stored = await talk.run(act)
     assert shown(stored) == [("user", "Go."), ("assistant", "half an ans")]
     assert reasons(stored) == ["aborted"]
+
+
+async def test_an_answer_that_ended_by_an_interruption_ends_there_for_whoever_asks_again(store):
+    agent = Agent(ScriptedModel(text("Well"), answer("B it is.")), store=store)
+    async with agent.session("s") as session:
+        reply = session.ask("A", client_key="a")
+        await anext(reply)
+        await anext(reply)
+        reply.interrupt()
+        await reply.result()
+        await session.ask("B")
+        assert shown([m async for m in session.ask("A", client_key="a")]) == [("user", "A"), ("assistant", "Well")]
+
+
+async def test_an_answer_that_a_hook_steers_after_an_interruption_goes_on_for_whoever_asks_again(store):
+    given = [[], [Message.user("Louder!")]]
+    hooks = Hooks(get_steering_messages=lambda: given.pop() if given else [])
+    agent = Agent(ScriptedModel(text("Well"), answer("WELL.")), store=store, hooks=hooks)
+    async with agent.session("s") as session:
+        reply = session.ask("A", client_key="a")
+        await anext(reply)
+        await anext(reply)
+        reply.interrupt()
+        await reply.result()
+        again = shown([m async for m in session.ask("A", client_key="a")])
+        assert again == [("user", "A"), ("assistant", "Well"), ("user", "Louder!"), ("assistant", "WELL.")]
 
 
 async def test_interrupt_is_nothing_before_the_first_step_and_after_the_last():
