@@ -264,7 +264,7 @@ def i9(e: Evidence) -> Problems:
         begins = _prompt(row) and not _lane(row) and row.content in e.accepted.values()
         if begins and before is not None and not _final(before) and not _prompt(before):
             yield f"a prompt within a run: {_line(row)}"
-        if before is not None and _final(before) and not _prompt(row) and _fact(before, "reason") != "paused":
+        if before is not None and _final(before) and not _prompt(row) and not _goes_on(before):
             yield f"after the last word: {_line(row)}"
     if e.at_rest and rows and not _final(rows[-1]):
         yield f"a run without its last word: {_line(rows[-1])}"
@@ -434,6 +434,11 @@ def _request(row: Message) -> bool:
 
 def _final(row: Message) -> bool:
     return row.type == "stop" and _fact(row, "reason") != "tool_calls"
+
+
+def _goes_on(stop: Message) -> bool:
+    """The run pauses there, or takes a turn again whose context was too long."""
+    return _fact(stop, "reason") == "paused" or (_fact(stop, "error") or {}).get("kind") == "context_overflow"
 
 
 def _approves(row: Message, asked: Mapping[str, Message], effect: Effect) -> bool:
