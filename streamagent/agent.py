@@ -13,8 +13,8 @@ from .hooks import NO_HOOKS, Drain, Hooks
 from .message import new_id
 from .models import get_model
 from .pipeline import Pipeline
+from .plan import Plan
 from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Stage, Store
-from .run import Plan
 from .runtime import Runtime
 from .session import Session
 from .stages.persist import persist

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -93,6 +93,11 @@ class Verdict:
                 raise ConfigError(f"a verdict's `{name}` is an object, name to value, not {value!r:.80}")
 
 
+def id_of(item: str | Approval | Grant) -> str:
+    """Return the id of what is named by itself or by its id."""
+    return item if isinstance(item, str) else item.id
+
+
 async def pending(store: Store, session: str) -> list[Approval]:
     """List the calls that wait, the oldest first; what is decided, and not yet executed, is left out.
 
@@ -105,6 +110,12 @@ async def pending(store: Store, session: str) -> list[Approval]:
         return []
     decided = {(message.query or {}).get("approval") for message in await store.inbox(session)}
     return [_approval(session, request) for request in requests if request.id not in decided]
+
+
+async def undecided(store: Store, session: str, requests: Sequence[Message]) -> bool:
+    """Tell whether nothing was decided about these requests."""
+    waiting = {request.id for request in requests}
+    return not any((message.query or {}).get("approval") in waiting for message in await store.inbox(session))
 
 
 async def decide(store: Store, session: str, verdict: Verdict) -> None:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
-from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
+from anyio import CancelScope, Event, current_time, get_cancelled_exc_class
 
-from .errors import LeaseLost, SessionBusy, StoreError
+from .approvals import undecided
+from .ending import Ending, end_run
+from .errors import LeaseLost, SessionBusy
 from .lineage import Lineage, settle_tree
 from .message import Message
-from .pipeline import CLOSE_TIMEOUT, Chain
+from .pipeline import Chain
+from .plan import Plan
 from .prompts import answer_to
-from .records import NOTHING, Unfinished
+from .records import NOTHING
 from .reply import Reply
-from .run import Plan, Run
-from .settle import Cause, Known, scrub, settle
+from .run import Run
+from .settle import Cause
 from .tasks import RunTasks
 from .waiting import Interrupted, Waiter, make_waiter
 
 if TYPE_CHECKING:
     from .runtime import Runtime
-
-logger = logging.getLogger("streamagent")
 
 
 class RunReply(Reply):
@@ -166,9 +165,9 @@ class RunReply(Reply):
                 self._check()  # it may have come in spite of the end, and nobody may ask for another
             return message  # noqa: TRY300 - what follows is about exceptions
         except StopAsyncIteration:
-            await (self._resume() if self._is_pressed() else self._next_run())
+            await (self._resume() if self._hurries() else self._next_run())
         except Interrupted:
-            if self._cause is None and self._is_pressed():
+            if self._cause is None and self._hurries():
                 await self._resume()
             else:
                 await self._finish(self._cause or "deadline")
@@ -183,7 +182,7 @@ class RunReply(Reply):
     def _check(self, deadline: float = math.inf) -> None:
         """End a wait that nobody interrupted: nobody was waiting, or what is waited for never waits itself."""
         late = deadline < math.inf and current_time() >= deadline
-        if self._cause is not None or late or self._is_pressed():
+        if self._cause is not None or late or self._hurries():
             raise Interrupted
 
     async def _start(self) -> None:
@@ -215,7 +214,8 @@ class RunReply(Reply):
             self._deadline = min(self._deadline, current_time() + plan.timeout)
         fence = await store.acquire(session)
         left = await store.unfinished(session)
-        superseded = left.approvals and await self._goes_on(left)
+        asked = left.approvals and self._prompt is not None  # over calls that wait
+        superseded = asked and await undecided(store, session, left.approvals)
         cause: Cause = "superseded" if superseded else "crashed"
         self._rows.extend(await settle_tree(store, session, fence=fence, cause=cause, left=left))
         self._run = Run(
@@ -230,14 +230,6 @@ class RunReply(Reply):
             starter=self._runtime.start_child,
         )
         self._chain = await self._run.open()
-
-    async def _goes_on(self, left: Unfinished) -> bool:
-        """Tell whether a prompt is asked over calls that wait, when nothing was decided about them."""
-        if self._prompt is None:
-            return False
-        waiting = {request.id for request in left.approvals}
-        inbox = await self._runtime.store.inbox(self._session)
-        return not any((message.query or {}).get("approval") in waiting for message in inbox)
 
     async def _replay(self, prompt: Message) -> Chain:
         """Show a prompt and its stored answer, by the stages that change what is shown."""
@@ -262,12 +254,8 @@ class RunReply(Reply):
             self._run = self._chain = self._last = None
             self._deadline = math.inf
 
-    def _is_pressed(self) -> bool:
-        """Tell whether the run is to be cut for a message that it has not taken, and has begun."""
-        run = self._run
-        if run is None or not run.begun or run.pressed is None:
-            return False
-        return run.pressed not in run.taken
+    def _hurries(self) -> bool:
+        return self._run is not None and self._run.hurries
 
     async def _resume(self) -> None:
         """Close what the run left open, and let it go on with what the user says."""
@@ -311,34 +299,5 @@ class RunReply(Reply):
                 await previous.aclose()
 
     async def _end_run(self, cause: Cause, error: BaseException | None = None) -> None:
-        """End tasks, close the chain, settle the session, whatever fails of it; shielded, each part bounded."""
-        run, chain = self._run, self._chain
-        with CancelScope(shield=True):
-            try:
-                if run is not None:
-                    await run.tasks.aclose()
-                if chain is not None:
-                    await chain.aclose()
-            finally:
-                if run is not None and not isinstance(error, LeaseLost):
-                    await self._settle(run, cause, error)
-
-    def _known(self, run: Run) -> Known:
-        stages, bare = run.plan.pipeline.inner, self._runtime.bare_run(self._session)
-        return Known(outcomes=run.outcomes, scrub=partial(scrub, stages=stages, run=bare), said=run.last_words)
-
-    async def _settle(self, run: Run, cause: Cause, error: BaseException | None) -> None:
-        try:
-            with move_on_after(CLOSE_TIMEOUT):
-                await run.store.flush(run.session)
-                known = self._known(run)
-                rows = await settle(run.store, run.session, fence=run.fence, cause=cause, known=known, by=self._by)
-                said = self._last.id if self._last and self._last.type == "stop" else None
-                self._rows.extend(row for row in rows if row.id != said)
-                if not rows and not (self._last and self._last.is_final):
-                    # Perhaps another process has ended it: then this reader must hear that it is not his any more.
-                    await run.store.write(run.session, (), fence=run.fence)
-        except StoreError:
-            if error is None:
-                raise
-            logger.exception("session %s could not be settled; its next run will do that", run.session)
+        ending = Ending(cause=cause, error=error, by=self._by, last=self._last, rows=self._rows)
+        await end_run(self._run, self._chain, ending, bare=self._runtime.bare_run(self._session))

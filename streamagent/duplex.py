@@ -10,7 +10,7 @@ from anyio import CancelScope, ClosedResourceError, EndOfStream, Event, create_m
 from .driver import RunReply
 from .hooks import lane_of
 from .message import Message
-from .run import Plan
+from .plan import Plan
 
 if TYPE_CHECKING:
     from .runtime import Runtime

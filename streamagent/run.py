@@ -7,51 +7,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .calls import Child, Output, ToolSpec
+from .calls import Child, Output
 from .errors import ConfigError
-from .hooks import NO_HOOKS, Drain, Hooks, NextTurn, TurnEnd, lane_of, settled
+from .hooks import Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
 from .lineage import Lineage
 from .message import Message
-from .pipeline import Chain, Pipeline
-from .protocols import DEFAULT_SETTINGS, Model, ModelSettings, Source, Stage, Store, Stream
+from .pipeline import Chain
+from .plan import Plan
+from .protocols import Source, Stage, Store, Stream
 from .records import NOTHING, Unfinished
 from .tasks import RunTasks
 from .turn import Turn, with_system
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a run needs to know of its agent.
-
-    Args:
-        model: What answers.
-        pipeline: The stages around it.
-        tools: What the model is told that it may call.
-        system: The system prompt; it is sent in front of the stored messages and not stored.
-        settings: Options of the model calls.
-        max_turns: How many model turns one prompt may take.
-        timeout: How long a run may take, in seconds; `None` for no limit.
-        hooks: What the loop asks the program.
-        steering: How many steering messages are admitted at one border.
-        follow_ups: How many follow-ups are admitted when nothing else is left.
-        max_depth: How deep sub-agents may be nested in a run that is not a sub-agent's itself.
-        max_children: How many sub-agents may be at work at once in such a run, at all depths together.
-    """
-
-    model: Model
-    pipeline: Pipeline
-    tools: Sequence[ToolSpec] = ()
-    system: str | None = None
-    settings: ModelSettings = DEFAULT_SETTINGS
-    max_turns: int = 50
-    timeout: float | None = None
-    hooks: Hooks = NO_HOOKS
-    steering: Drain = "one_at_a_time"
-    follow_ups: Drain = "one_at_a_time"
-    max_depth: int = 3
-    max_children: int = 8
-
 
 _PAUSED = Message.stop("tool_calls")  # what a run that goes on after a pause takes for the last turn's stop
 
@@ -134,6 +101,11 @@ class Run:
         fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "bounds": [], "again": None, "turn": None}
         fresh |= {"interrupted": self.pressed or "", "pressed": None, "begun": False}
         return replace(self, tasks=tasks, left=NOTHING, **fresh)
+
+    @property
+    def hurries(self) -> bool:
+        """It is to be cut for a message that it has not taken."""
+        return self.begun and self.pressed is not None and self.pressed not in self.taken
 
     async def hurried(self, admitted: list[Message]) -> list[Message]:
         """Add what has to be said at once, if it came while these were admitted."""

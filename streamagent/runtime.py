@@ -14,8 +14,9 @@ from .driver import RunReply
 from .errors import ConfigError, SessionBusy
 from .lineage import ID_LIMIT
 from .pipeline import BareRun, raise_single
+from .plan import Plan
 from .protocols import Store
-from .run import Plan, Run
+from .run import Run
 from .session import Session
 from .subagents import run_child
 from .watch import CANCEL_TIMEOUT, POLL, Watch, cancel_elsewhere, cancel_message, check_seconds

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from anyio.abc import ObjectStream
 
 from . import approvals
-from .approvals import Approval, Grant, Verdict
+from .approvals import Approval, Grant, Verdict, id_of
 from .driver import RunReply
 from .duplex import Duplex
 from .errors import SessionBusy, SessionClosed
 from .hooks import Lane
 from .message import Message
 from .message import new_id as mint_id
+from .plan import Plan
 from .prompts import Prompt, as_message, as_prompt
 from .protocols import Stream
-from .run import Plan
 from .structured import Output, StructuredReply, as_output
 from .watch import CANCEL_TIMEOUT
 
@@ -90,7 +90,6 @@ class Session(ObjectStream[Message]):
         return StructuredReply(self._ask(prompt, plan, client_key), wanted, again=again)
 
     def _ask(self, prompt: Prompt, plan: Plan, client_key: str | None) -> RunReply:
-        self._check_open()
         return self._reply_to(as_prompt(prompt), plan, client_key)
 
     def _reply_to(self, prompt: Sequence[Message], plan: Plan, client_key: str | None) -> RunReply:
@@ -198,11 +197,11 @@ class Session(ObjectStream[Message]):
             ApprovalGone: The call was closed: the run was cancelled, or the conversation went on.
             ConflictError: It was decided otherwise before; the same decision again changes nothing.
         """
-        await self.decide(Verdict(approval=_id_of(approval), args=args, always=always, by=by))
+        await self.decide(Verdict(approval=id_of(approval), args=args, always=always, by=by))
 
     async def reject(self, approval: str | Approval, reason: str = "", *, by: str | None = None) -> None:
         """Have a call not run; the model reads the reason as its result. Otherwise as `approve`."""
-        await self.decide(Verdict(approval=_id_of(approval), approve=False, reason=reason, by=by))
+        await self.decide(Verdict(approval=id_of(approval), approve=False, reason=reason, by=by))
 
     async def decide(self, *verdicts: Verdict) -> None:
         """Take decisions about calls that wait, in any order; see `approve`."""
@@ -226,7 +225,7 @@ class Session(ObjectStream[Message]):
         Raises:
             ApprovalNotFound: The session has no such grant.
         """
-        await approvals.revoke(self._runtime.store, self.id, _id_of(grant), by=by)
+        await approvals.revoke(self._runtime.store, self.id, id_of(grant), by=by)
 
     def resume(self) -> RunReply:
         """Go on with what waits: calls that were decided about, else the oldest message of the inbox.
@@ -299,7 +298,3 @@ class Session(ObjectStream[Message]):
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosed(f"session {self.id!r} is closed; open it again with agent.session({self.id!r})")
-
-
-def _id_of(item: str | Approval | Grant) -> str:
-    return item if isinstance(item, str) else item.id

@@ -12,8 +12,9 @@ from .driver import RunReply
 from .errors import ConfigError
 from .lineage import child_id
 from .message import Message, clean_text
+from .plan import Plan
 from .reply import TurnText
-from .run import Plan, Run
+from .run import Run
 
 if TYPE_CHECKING:
     from .runtime import Runtime

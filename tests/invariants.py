@@ -154,7 +154,7 @@ def i9(e: Evidence) -> Problems:
         begins = is_prompt(row) and not lane_of(row) and row.content in e.accepted.values()
         if begins and before is not None and not is_final(before) and not is_prompt(before):
             yield f"a prompt within a run: {told(row)}"
-        if before is not None and is_final(before) and not is_prompt(row) and fact(before, "reason") != "paused":
+        if before is not None and is_final(before) and not is_prompt(row) and not _goes_on(before):
             yield f"after the last word: {told(row)}"
     if e.at_rest and rows and not is_final(rows[-1]):
         yield f"a run without its last word: {told(rows[-1])}"
@@ -231,6 +231,11 @@ def _turns(rows: Sequence[Message]) -> Iterator[list[Message]]:
             over = over or row.type in ("stop", "tool_result")
     if turn:
         yield turn
+
+
+def _goes_on(stop: Message) -> bool:
+    """The run pauses there, or takes a turn again whose context was too long."""
+    return fact(stop, "reason") == "paused" or (fact(stop, "error") or {}).get("kind") == "context_overflow"
 
 
 def _approves(row: Message, asked: Mapping[str, Message], effect: Effect) -> bool:

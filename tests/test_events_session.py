@@ -10,6 +10,7 @@ from tests.lifecycle import check_order, encode, short
 from tests.scripted import ScriptedModel, answer, call, calls, stock, text
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 HELLO = ["agent_start", "turn_start", "message_start user Hi", "message_end user Hi", "message_start assistant"]
 

@@ -11,6 +11,7 @@ from streamagent.errors import ConfigError
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 ASK_STOCK = calls(call("stock", product="mug"))
 

@@ -14,6 +14,7 @@ from streamagent.structured import REPAIRS_LIMIT, Output, StructuredReply
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 
 class Mug(BaseModel):

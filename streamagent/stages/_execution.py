@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from anyio import (
-    BrokenResourceError,
     CancelScope,
-    ClosedResourceError,
     Event,
-    WouldBlock,
     current_time,
-    from_thread,
     move_on_after,
 )
 from anyio.streams.memory import MemoryObjectSendStream
@@ -38,13 +32,16 @@ from streamagent.calls import (
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
 from streamagent.hooks import lane_of, settled
-from streamagent.message import Message, clean_text, new_id
+from streamagent.message import Message, clean_text
 
 from ._approval import Asked, Gate
+from ._speech import Speech
 
 BLOCKED = "Tool execution was blocked"
 
 SKIPPED = Output("Skipped: the user said something new.", is_error=True)
+
+UNSEEN = Output("It was executed, but the run was cut before its output had passed all checks.", is_error=True)
 
 _REFUSED = {
     "bad_json": "Not executed: the arguments are not valid JSON. Send the call again with valid JSON. Received: {raw}",
@@ -106,33 +103,38 @@ class Execution:
         self._run = gate.run
         self._decision = decision
         self._approval: str | None = None
-        self._outbox = outbox
+        self._speech = Speech(call, outbox, announce=options.announce)
         self._previous = previous
         self._sequential = sequential
         self._border = border
-        self._result_id = new_id()
-        self._opened = False
         self._children = 0
-        self._thread = threading.get_ident()
 
     async def execute(self) -> None:
         """Take the call through all steps; its last message is its result, or the request to approve it."""
-        with self._outbox:
+        with self._speech:
             try:
                 if self._previous is not None:
                     await self._previous.passed.wait()
                     self._previous = None
                 output = await self._output()
                 if isinstance(output, Message):
-                    await self._send(output)
+                    await self._speech.send(output)
                     return
                 self.terminate = output.terminate
-                result = self._run.outcomes[self.call.id] = self._result(output)
+                result = self._keep(output)
                 self._border.set()
-                await self._announce("end", output.content, is_error=output.is_error)
-                await self._send(result)
+                await self._speech.announce("end", output.content, is_error=output.is_error)
+                await self._speech.send(result)
             finally:
                 self.passed.set()
+
+    def _keep(self, output: Output) -> Message:
+        """Make the result; from here on it is stored however the run ends."""
+        skipped = output is SKIPPED or None
+        result = self._run.outcomes[self.call.id] = self._speech.result(
+            output, approval=self._approval, skipped=skipped
+        )
+        return result
 
     async def _output(self) -> Output | Message:
         """Run the call if it may; else say why not, or ask for an approval."""
@@ -142,7 +144,7 @@ class Execution:
             verdict = _failure(error)
         if isinstance(verdict, Message):
             return verdict
-        await self._announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
+        await self._speech.announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
         if isinstance(verdict, Output):
             return verdict
         if skipped := await self._skip():  # whoever decided may have taken his time
@@ -201,7 +203,7 @@ class Execution:
             idempotency_key=f"{self._run.session}:{self.call.id}",
             deadline=self._run.deadline,
             platform=self._options.platform,
-            report=self._report,
+            report=self._speech.report,
             starter=self._start,
         )
 
@@ -209,7 +211,7 @@ class Execution:
         self._children += 1
         call, number = self.call.id, self._children
         return await self._run.start_child(
-            Child(agent=agent, prompt=prompt, call=call, number=number, relay=self._send)
+            Child(agent=agent, prompt=prompt, call=call, number=number, relay=self._speech.send)
         )
 
     async def _call(self, tool: Tool, asked: ToolCall) -> Output:
@@ -239,6 +241,9 @@ class Execution:
                 output = _failure(error)
             if not running.abandoned:
                 running.output = output
+                self._keep(
+                    output if self._options.after is None else UNSEEN
+                )  # it may be cut before anybody hears of it
             running.done.set()
 
     async def _stream(self, pieces: AsyncIterator[Any], running: _Running) -> Output:
@@ -249,50 +254,10 @@ class Execution:
                     if running.abandoned:
                         break
                     text = piece if isinstance(piece, str) else f"{text_of(piece)}\n"
-                    await self._send(self._fragment(clean_text(text)))
+                    await self._speech.send(self._speech.fragment(clean_text(text)))
         except Exception as error:  # noqa: BLE001 - foreign code; what it made before it failed is kept
-            return Output(f"\n{describe(error)}" if self._opened else describe(error), is_error=True)
+            return Output(f"\n{describe(error)}" if self._speech.opened else describe(error), is_error=True)
         return Output("")
-
-    def _fragment(self, text: str) -> Message:
-        """Make a piece of the result that is still open; the first one says which call it answers."""
-        query = None if self._opened else self._answer(is_error=False)
-        self._opened = True
-        return Message(id=self._result_id, role="tool", type="tool_result", content=text, query=query, more=True)
-
-    def _result(self, output: Output) -> Message:
-        skipped = output is SKIPPED
-        known = {"details": output.details or None, "approval": self._approval, "skipped": skipped or None}
-        query = self._answer(is_error=output.is_error) | {key: value for key, value in known.items() if value}
-        return Message(id=self._result_id, role="tool", type="tool_result", content=output.content, query=query)
-
-    def _answer(self, *, is_error: bool) -> dict[str, Any]:
-        asked = self.call.query or {}
-        return {"tool": asked.get("tool"), "id": asked.get("id"), "call": self.call.id, "is_error": is_error}
-
-    async def _announce(self, state: str, content: str = "", **more: Any) -> None:
-        if self._options.announce:
-            await self._send(self._progress(state, content, **more))
-
-    def _progress(self, state: str, content: str, **more: Any) -> Message:
-        query = {**self._answer(is_error=False), "state": state, **more}
-        return Message(role="tool", type="progress", content=content, query=query)
-
-    def _report(self, text: str) -> None:
-        """Show what a tool says of its progress, from whatever thread it does; dropped when nobody keeps up."""
-        if threading.get_ident() != self._thread:
-            from_thread.run_sync(partial(self._report, text))
-            return
-        try:
-            self._outbox.send_nowait(self._progress("update", clean_text(text)))
-        except (WouldBlock, BrokenResourceError, ClosedResourceError):
-            return
-
-    async def _send(self, message: Message) -> None:
-        try:
-            await self._outbox.send(message)
-        except (BrokenResourceError, ClosedResourceError):
-            return  # the stage has gone; the outcome is stored all the same
 
 
 @dataclass(slots=True)

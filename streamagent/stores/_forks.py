@@ -9,7 +9,8 @@ from typing import Any
 from streamagent.errors import ConfigError, ConflictError
 
 from ._codec import check_name, encode_query, merge_queries
-from ._ledger import Ledger, Row
+from ._ledger import Ledger
+from ._row import Row
 
 
 @dataclass(slots=True)

@@ -4,146 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from streamagent.errors import ConflictError, LeaseLost, MessageError
-from streamagent.message import ROLES, Message, Role, clean_text
 
-from ._codec import PIECE, as_utc, check_name, decode_query, encode_query, merge_queries, utf8_size
+from ._codec import decode_query
 from ._pairs import PAIRED, answered_by, bind, substance, waits
+from ._row import Row, closed_error
 
 if TYPE_CHECKING:
     from ._forks import ForkPoint
 
-State = Literal["inbox", "open", "unanswered", "closed"]
 _INT64 = 1 << 63
-UNREADABLE = "unreadable"
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Row:
-    """A message as a store keeps it, or the part of one that is to be written.
-
-    Args:
-        pieces: Content, to be joined; in a database the part that is not saved yet.
-        size: Bytes of all content, in UTF-8.
-        query: JSON text.
-        more: Fragments are still to come.
-        state: `inbox` (no sequence yet), `open`, `unanswered` (a complete call without a result) or `closed`.
-        saved: State in the table; `None` for a row that is not there.
-        answered: Sequence of the result, of a call that has one.
-        source: Session that it was forked from; in a table, whose row of this id has the content, `size` bytes of it.
-        flaw: Why it cannot be read; its type is then `unreadable`; the table keeps what it holds.
-    """
-
-    id: str
-    prev: str | None
-    role: Role
-    type: str
-    pieces: list[str]
-    size: int
-    query: str | None
-    more: bool
-    attempt: int
-    created_at: datetime
-    sequence: int | None = None
-    client_key: str | None = None
-    state: State = "open"
-    saved: State | None = None
-    answered: int | None = None
-    source: str | None = None
-    flaw: str | None = None
-
-    @classmethod
-    def of(cls, fragment: Message) -> Row:
-        """Clean and check a fragment, before anything of it is taken.
-
-        Raises:
-            MessageError: It holds what cannot be stored; the text names it.
-        """
-        for name in ("id", "prev", "type"):
-            check_name(f"message {name}", getattr(fragment, name))
-        if fragment.role not in ROLES:
-            raise MessageError(f"message {fragment.id}: its role {fragment.role!r:.80} is none of {sorted(ROLES)}")
-        if not -_INT64 <= fragment.attempt < _INT64:
-            raise MessageError(f"message {fragment.id}: its attempt does not fit into 64 bits")
-        content = clean_text(fragment.content)
-        return cls(
-            id=fragment.id,
-            prev=fragment.prev,
-            role=fragment.role,
-            type=fragment.type,
-            pieces=[content] if content else [],
-            size=utf8_size(content),
-            query=encode_query(fragment.query),
-            more=fragment.more,
-            attempt=fragment.attempt,
-            created_at=as_utc(fragment.created_at),
-        )
-
-    @property
-    def spread(self) -> bool:
-        """Its content is in pieces: it is large, or not complete."""
-        return self.state == "open" or self.size > PIECE
-
-    @property
-    def facts(self) -> dict[str, Any] | None:
-        """The query, decoded; of a row that cannot be read: why."""
-        return decode_query(self.query) if self.flaw is None else {UNREADABLE: self.flaw}
-
-    def extend(self, content: str, *, more: bool) -> None:
-        """Append text."""
-        content = clean_text(content)
-        self.pieces.append(content)
-        self.size += utf8_size(content)
-        self.more = more
-
-    def absorb(self, later: Row) -> None:
-        """Append what follows of the same message."""
-        self.pieces += later.pieces
-        self.size += later.size
-        self.query = merge_queries(self.query, later.query)
-        self.more = later.more
-
-    def message(self, session: str, content: str | None = None) -> Message:
-        """Give the row as a message, or as the fragment of it that has this content."""
-        return Message(
-            id=self.id,
-            session=session,
-            sequence=self.sequence,
-            prev=self.prev,
-            role=self.role,
-            type=self.type,
-            content="".join(self.pieces) if content is None else content,
-            query=self.facts,
-            more=self.state == "open",
-            attempt=self.attempt,
-            created_at=self.created_at,
-        )
-
-
-def closed_error(message_id: str) -> MessageError:
-    """Say that nothing can follow a message's last fragment."""
-    return MessageError(f"message {message_id} was closed already; nothing can follow its last fragment")
-
-
-def add_fragment(rows: dict[str, Row], fragment: Message) -> int:
-    """Join a fragment to the rows that wait with it, one a message, in order of opening; return its bytes.
-
-    Raises:
-        MessageError: Its message is closed among them, or it cannot be stored; the rows stay as they were.
-    """
-    row = rows.get(fragment.id)
-    if row is None:
-        row = rows[fragment.id] = Row.of(fragment)
-        return row.size
-    if not row.more:
-        raise closed_error(row.id)
-    before = row.size
-    row.absorb(Row.of(fragment)) if fragment.query is not None else row.extend(fragment.content, more=fragment.more)
-    return row.size - before
 
 
 class Ledger(ABC):

@@ -12,7 +12,7 @@ from streamagent.records import Unfinished
 from ._codec import decode_query, encode_query
 
 if TYPE_CHECKING:
-    from ._ledger import Row
+    from ._row import Row
 
 PAIRED = frozenset({"tool_call", "tool_result", "approval"})
 _OF_REQUEST = ("call", "tool", "id", "args", "digest", "version")  # what a decision repeats of what it decides

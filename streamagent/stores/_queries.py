@@ -17,7 +17,7 @@ from streamagent.records import SessionInfo, Unfinished, Usage
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
 from ._forks import Part
 from ._pairs import left_open
-from ._rows import decode, read_lineage, read_pieces, select_messages, to_row, with_content
+from ._select import decode, read_lineage, read_pieces, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

@@ -10,8 +10,9 @@ from streamagent.errors import LeaseLost
 
 from ._codec import encode_time, pack
 from ._forks import ForkPoint
-from ._ledger import Ledger, Row
-from ._rows import read_lineage, read_pieces, select_messages, to_row, with_content
+from ._ledger import Ledger
+from ._row import Row
+from ._select import read_lineage, read_pieces, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

@@ -17,7 +17,8 @@ from streamagent.message import Message, utc_now
 
 from ._codec import check_name, encode_time
 from ._connection import Options, call, patiently, rollback
-from ._ledger import Ledger, Row, add_fragment
+from ._ledger import Ledger
+from ._row import Row, add_fragment
 from ._tables import TableLedger
 
 # Of one operation; any other error is the whole transaction's.

@@ -17,8 +17,9 @@ from streamagent.records import SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
 from ._forks import ForkPoint, fork, lineage
-from ._ledger import Ledger, Row, add_fragment
+from ._ledger import Ledger
 from ._pairs import left_open
+from ._row import Row, add_fragment
 
 
 class MemoryStore(Store):

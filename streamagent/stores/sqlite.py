@@ -16,7 +16,7 @@ from streamagent.records import SessionInfo, Unfinished, Usage
 
 from ._codec import check_name
 from ._forks import fork
-from ._ledger import Ledger, Row, add_fragment
+from ._ledger import Ledger
 from ._queries import (
     END,
     read_inbox,
@@ -30,6 +30,7 @@ from ._queries import (
     read_waiting,
     to_info,
 )
+from ._row import Row, add_fragment
 
 if TYPE_CHECKING:
     import sqlite3

@@ -17,6 +17,7 @@ from .script import ANSWER, delta
 from .script import ScriptedModel as ScriptedChunks
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 
 def failure(kind="overloaded", *, retryable=True, **query):

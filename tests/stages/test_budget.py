@@ -16,6 +16,7 @@ from streamagent.tools.function import tool
 from tests.scripted import ScriptedModel, call, check_rows, stock, text
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 
 def asking(**query):

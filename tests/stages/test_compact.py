@@ -19,6 +19,7 @@ from streamagent.testing.stages import Probe, check_stage
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 
 def numbered(messages):

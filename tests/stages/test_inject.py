@@ -14,6 +14,7 @@ from streamagent.testing.stages import Boom, Probe, check_stage
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 HISTORY = [
     Message.system("Be kind."),

@@ -20,6 +20,7 @@ from streamagent.tools.function import tool
 from tests.scripted import ScriptedModel, answer, calls, check_rows, text
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 CANARY = "canary-4711"
 

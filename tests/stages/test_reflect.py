@@ -14,6 +14,7 @@ from streamagent.tools.function import tool
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, text
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 RAN = []
 

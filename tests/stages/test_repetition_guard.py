@@ -10,6 +10,7 @@ from streamagent.testing.stages import check_stage
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 
 async def judged(*messages, times=3):

@@ -15,6 +15,7 @@ from streamagent.testing.stages import check_stage
 from tests.scripted import ScriptedModel, answer, call, check_rows, stock, text
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 
 class Clock:

@@ -13,6 +13,7 @@ from streamagent.testing.stages import ENDINGS, check_stage
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 
 async def dispatch(*asked, tools=(stock,), **options):

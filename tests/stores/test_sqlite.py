@@ -148,7 +148,7 @@ class TestTables:
             assert await store.acquire("s") > fence
 
     async def test_the_fence_holds_even_without_the_lock(self, path):
-        from streamagent.stores._ledger import Row
+        from streamagent.stores._row import Row
         from streamagent.stores._tables import TableLedger
 
         async with SqliteStore(path) as store:

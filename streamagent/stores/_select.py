@@ -11,7 +11,7 @@ from streamagent.message import ROLES
 
 from ._codec import decode_any_time, decode_query, decode_time, utf8_size
 from ._forks import Part, lineage
-from ._ledger import UNREADABLE, Row
+from ._row import UNREADABLE, Row
 
 if TYPE_CHECKING:
     from sqlite3 import Connection

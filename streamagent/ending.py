@@ -1,0 +1,81 @@
+"""How a run ends: its tasks, its chain and its rows, whatever fails of it; shielded, each part bounded."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+
+from anyio import CancelScope, move_on_after
+
+from .errors import LeaseLost, StoreError
+from .message import Message
+from .pipeline import CLOSE_TIMEOUT, Chain
+from .protocols import RunContext
+from .run import Run
+from .settle import Cause, Known, scrub, settle
+
+logger = logging.getLogger("streamagent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why a run is over, and who is told.
+
+    Args:
+        cause: Why.
+        error: What it failed with.
+        by: The `cancel` message that ended it.
+        last: The last message that was shown.
+        rows: Where the rows go that are added, to be shown.
+    """
+
+    cause: Cause
+    error: BaseException | None
+    by: Message | None
+    last: Message | None
+    rows: deque[Message]
+
+
+async def end_run(run: Run | None, chain: Chain | None, ending: Ending, *, bare: RunContext) -> None:
+    """End a run's tasks, close its chain and settle its session.
+
+    Args:
+        run: The run, if it has begun.
+        chain: Its links, or those of an answer that is only shown.
+        ending: Why, and who is told.
+        bare: What stages get that results pass once more before they are stored.
+
+    Raises:
+        LeaseLost: Another process has the session, and this run's reader was not told of its end.
+        StoreError: The session could not be settled, and the run ended without another error.
+    """
+    with CancelScope(shield=True):
+        try:
+            if run is not None:
+                await run.tasks.aclose()
+            if chain is not None:
+                await chain.aclose()
+        finally:
+            if run is not None and not isinstance(ending.error, LeaseLost):
+                await _settle(run, ending, bare)
+
+
+async def _settle(run: Run, ending: Ending, bare: RunContext) -> None:
+    known = Known(
+        outcomes=run.outcomes, scrub=partial(scrub, stages=run.plan.pipeline.inner, run=bare), said=run.last_words
+    )
+    try:
+        with move_on_after(CLOSE_TIMEOUT):
+            await run.store.flush(run.session)
+            rows = await settle(run.store, run.session, fence=run.fence, cause=ending.cause, known=known, by=ending.by)
+            shown = ending.last.id if ending.last and ending.last.type == "stop" else None
+            ending.rows.extend(row for row in rows if row.id != shown)
+            if not rows and not (ending.last and ending.last.is_final):
+                # Perhaps another process has ended it: then this reader must hear that it is not his any more.
+                await run.store.write(run.session, (), fence=run.fence)
+    except StoreError:
+        if ending.error is None:
+            raise
+        logger.exception("session %s could not be settled; its next run will do that", run.session)
