@@ -56,7 +56,8 @@ class Unfinished:
         calls: Complete calls without a result, in order of sequence.
         approvals: Requests to approve some of these calls, in order of sequence; a decision may wait in the inbox.
         grants: Decisions that approve further calls, and were not revoked.
-        last: The session's last message, without content when that is long; `None` in an empty session.
+        last: The session's last message, without content when that is long; `None` in an empty session. Decisions and
+            each `cancel` are left out: they may stand behind the end of a run.
         forked: The session is a fork, and nothing was written to it since.
     """
 

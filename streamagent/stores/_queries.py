@@ -16,7 +16,7 @@ from streamagent.records import SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
 from ._forks import Part
-from ._pairs import left_open
+from ._pairs import ASIDE, left_open
 from ._select import decode, read_lineage, read_pieces, select_messages, to_row, with_content
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _WAITING = """
     WHERE tenant = ? AND state = 'inbox' AND state <> 'closed' AND messages.type = ?
 """
 _LEFT = select_messages("state = ? AND state <> 'closed' ORDER BY sequence")
-_LAST = select_messages("sequence <= ? ORDER BY sequence DESC LIMIT 1")
+_LAST = select_messages(f"sequence <= ? AND NOT (role = 'user' AND type IN {ASIDE}) ORDER BY sequence DESC LIMIT 1")
 _FORKED = "SELECT 1 FROM leases WHERE tenant = ? AND session = ? AND prev IS NOT NULL"
 _TALLY = """
     SELECT role, type, count(*) FROM messages

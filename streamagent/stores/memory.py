@@ -18,7 +18,7 @@ from streamagent.records import SessionInfo, Unfinished, Usage
 from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
 from ._forks import ForkPoint, fork, lineage
 from ._ledger import Ledger
-from ._pairs import left_open
+from ._pairs import ASIDE, left_open
 from ._row import Row, add_fragment
 
 
@@ -90,7 +90,7 @@ class MemoryStore(Store):
         """Return what a run that ended badly left open; see `Store`."""
         ledger = self._peek(session)
         left = sorted(ledger.unfinished.values(), key=lambda row: row.sequence or 0)
-        last = next((owner.order[until - owner.base - 1] for owner, until in ledger.parts(ledger.head)), None)
+        last = next((row for row in ledger.backwards() if row.role != "user" or row.type not in ASIDE), None)
         return left_open(
             [row.message(session, "") for row in left if row.state == "open"],
             [row.message(session) for row in left if row.state == "unanswered"],
@@ -213,6 +213,11 @@ class MemoryLedger(Ledger):
         """Give the ledgers that keep its rows, each with the last sequence, from the last back to the first."""
         for part in lineage(self.session, until, self._parent_of):
             yield self._relative(part.session), part.until
+
+    def backwards(self) -> Iterator[Row]:
+        """Give its rows, from the last back to the first."""
+        for owner, until in self.parts(self.head):
+            yield from (owner.order[number] for number in reversed(range(until - owner.base)))
 
     def shares(self, message_id: str) -> bool:
         """Look an id up in the ledgers that keep the older rows."""
