@@ -108,20 +108,28 @@ async def cancel_elsewhere(store: Store, session: str, message: Message, *, poll
     left = await store.unfinished(session)
     since = left.last.sequence or 0 if left.last else 0
     over = left.last is None
-    if not (over or left.paused or await store.waiting([session], "cancel")):  # one is enough, whoever asks
+    sent = not (over or left.paused)
+    if sent and not await store.waiting([session], "cancel"):  # one is enough, whoever asks
         await store.enqueue(session, message)
     while not (over or left.paused):
         await sleep(poll)
         left = await store.unfinished(session)
         over = left.at_rest or await _has_ended(store, session, since)
-    if left.paused:
-        await settle(store, session, fence=await store.acquire(session), cause="aborted", by=message)
+    if left.paused and (not sent or await store.waiting([session], "cancel")):  # else a later run took it, and paused
+        fence = await store.acquire(session)
+        await settle(store, session, fence=fence, cause="aborted", by=None if sent else message)
 
 
 async def _has_ended(store: Store, session: str, since: int) -> bool:
     """Tell whether the run that was active after row `since` has ended; the next one may be active."""
     async with aclosing(store.read(session, after=since)) as rows:
-        return any([row.is_final async for row in rows])
+        return any([row.is_final and not _may_go_on(row) async for row in rows])
+
+
+def _may_go_on(stop: Message) -> bool:
+    """Tell whether the same run may go on behind it: after an interruption, or once more with a shorter context."""
+    query = stop.query or {}
+    return query.get("cut") == "interrupted" or (query.get("error") or {}).get("kind") == "context_overflow"
 
 
 def check_seconds(name: str, value: float) -> None:

@@ -4,9 +4,20 @@ from inspect import iscoroutinefunction
 from itertools import count
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from streamagent import MemoryStore, SqliteStore
 from streamagent.stores import open_store
+
+settings.register_profile(
+    "thorough",
+    max_examples=1_000,
+    stateful_step_count=40,
+    derandomize=False,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 BACKENDS = [
     pytest.param(("asyncio", {"debug": True}), id="asyncio"),

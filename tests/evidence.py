@@ -63,7 +63,9 @@ class Shown:
     def take(self, message: Message) -> None:
         """Note a fragment."""
         unseen = message.id not in self.texts and not message.content and cut_of(message) not in (None, "open")
-        if message.type == "progress" or (unseen and message.type != "stop"):  # the last word about what an earlier run had begun
+        if message.type == "progress" or (
+            unseen and message.type != "stop"
+        ):  # the last word about what an earlier run had begun
             return
         others = is_prompt(message) and not lane_of(message) and message.id not in self.texts
         if self.end and self.beyond is None and others:

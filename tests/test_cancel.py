@@ -144,6 +144,56 @@ async def test_a_cancel_without_a_run_touches_no_later_one(monkeypatch):
     assert "cancel" not in [entry.type for entry in agent.model.contexts[1] if entry.type == "text"]
 
 
+async def test_a_cancel_that_waits_while_a_later_run_takes_it_and_pauses_leaves_that_pause(monkeypatch):
+    asleep, awake = anyio.Event(), anyio.Event()
+
+    async def sleep(_seconds):
+        asleep.set()
+        await awake.wait()
+
+    monkeypatch.setattr(streamagent.watch, "sleep", sleep)
+    agent = shop()
+    agent.model.turns.insert(0, answer("Hello."))
+    async with two_runtimes(agent) as (near, far, store), anyio.create_task_group() as tasks:
+        await near.ask("Hello?")
+        tasks.start_soon(far.cancel)
+        await asleep.wait()
+        assert (await near.ask("Go.")).reason == "paused"
+        awake.set()
+    assert len(await near.pending()) == 1
+    assert [m.type for m in await check_rows(store)][2:5] == ["stop", "cancel", "text"]
+
+
+async def test_a_cancel_does_not_return_while_an_interrupted_run_goes_on(monkeypatch):
+    asleep, wake, sleepers = anyio.Event(), anyio.Event(), []
+
+    async def sleep(_seconds):
+        sleepers.append(1)
+        if len(sleepers) == 2:  # the task that looks for cancels, and who waits for the end
+            asleep.set()
+        await wake.wait() if len(sleepers) <= 2 else await anyio.sleep(0)
+
+    monkeypatch.setattr(streamagent.watch, "sleep", sleep)
+    agent = Agent(ScriptedModel(HALF, [*HALF, *HALF]))
+    async with two_runtimes(agent) as (near, far, store), anyio.create_task_group() as tasks:
+        reply = near.ask("Go.")
+        await until_half(reply)
+        returned = []
+
+        async def cancel():
+            assert await far.cancel()
+            returned.append([m.query["reason"] async for m in store.read("s") if m.type == "stop"])
+
+        tasks.start_soon(cancel)
+        await asleep.wait()
+        await near.steer("Shorter!", interrupt=True)
+        await until_half(reply)
+        assert not [m async for m in store.read("s")][-1].is_final
+        wake.set()
+        assert [m.type async for m in reply][-1] == "stop"
+    assert returned == [["aborted", "aborted"]]
+
+
 async def test_a_cancel_of_a_session_that_never_ran_leaves_no_trace():
     async with Runtime(store=MemoryStore()) as runtime:
         assert await runtime.cancel("s")

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from streamagent import Agent, MemoryStore, Runtime, SessionClosed, tool
+from streamagent import Agent, MemoryStore, Message, Runtime, SessionClosed, tool
 from streamagent.errors import ConfigError, ConflictError
 from streamagent.stores.sqlite import SqliteStore
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
@@ -137,3 +137,14 @@ async def test_refusals_name_what_is_wrong(runtime):
             await session.fork("s")
     with pytest.raises(SessionClosed):
         await session.fork("f")
+
+
+async def test_a_fork_whose_last_row_is_a_late_cancel_is_at_rest(runtime):
+    async with session_of(runtime, answer("One."), answer("Two.")) as session:
+        await session.ask("One?")
+        await runtime.store.enqueue("s", Message(role="user", type="cancel"))
+        await session.ask("Two?")
+        fork = await session.fork(at=4)
+    assert (await runtime.store.unfinished(fork)).at_rest
+    _, stored = await continued(runtime, fork)
+    assert [m.type for m in stored] == ["text", "text", "stop", "cancel", "text", "text", "stop"]

@@ -127,6 +127,25 @@ def decided(**query):
     return gated(rows=[*GATED[:5], replace(GATED[5], query={"approval": "m4", **query}), *GATED[6:]])
 
 
+def granted(always=None, **of_effect):
+    """The same with a grant, by which a second call ran."""
+    rows = [
+        *GATED[:5],
+        replace(GATED[5], query={**GATED[5].query, "always": {"to": "A"} if always is None else always}),
+        result(7, "m2"),
+        row(8, "user", "text", "Again."),
+        row(9, "assistant", "tool_call", "{}", tool="ship", id="c2", args={"to": "A"}),
+        row(10, "assistant", "stop", reason="tool_calls"),
+        result(11, "m9"),
+        row(12, "assistant", "stop", reason="stop"),
+    ]
+    first = gated()
+    second = Effect(**{"call": "m9", "tool": "ship", "args": {"to": "A"}, "outcome": "returned"} | of_effect)
+    return first | {"rows": rows, "effects": [*first["effects"], second], "gated": frozenset({"ship", "send"})}
+
+
+EXPIRED = row(7, "tool", "approval", approval="m4", call="m2", decision="expired")
+
 BAD = [
     ("i1", without(7), "answer \\['m2'\\]"),
     ("i1", with_row(7, result(7, "m2")), "answer \\['m2', 'm2'\\]"),
@@ -165,12 +184,18 @@ BAD = [
     ("i6", {"inbox": [Message.user("Sure?")]}, "2 rows say 'Sure\\?'"),
     ("i6", {"shown": [Shown(key="k", end="m9"), Shown(key="k", end="m12")]}, "for another in m12"),
     ("i6", {"shown": [Shown(key="k", ended=True)]}, "saw none"),
+    ("i6", {"shown": [Shown(prompt="How many?", end="m9", beyond="m10")]}, "shown what another one asked, m10"),
     ("i7", {"writes": [Write(owner=2, fence=2, id="m1"), Write(owner=1, fence=1, id="m2")]}, "fence 1 after 2: 2"),
     ("i7", {"writes": [Write(owner=1, fence=1, id="m1"), Write(owner=2, fence=1, id="m2")]}, "owners 1 and 2"),
     ("i8", decided(decision="reject"), "ran without an approval"),
     ("i8", decided(decision="edit", args={"to": "B"}), "ran without an approval"),
     ("i8", decided(approval="m3"), "ran without an approval"),
     ("i8", gated(without=6), "ran without an approval"),
+    ("i8", gated() | {"inherited": 6}, "ran without an approval"),
+    ("i8", granted({"to": "B"}), "ran without an approval: .*'m9'"),
+    ("i8", granted(revoked=frozenset({"m6"})), "ran without an approval: .*'m9'"),
+    ("i8", granted(tool="send"), "ran without an approval: .*'m9'"),
+    ("i8", gated(rows=[*GATED[:6], EXPIRED, *GATED[6:]]), "when its approval had expired"),
     ("i8", gated(twice=6), "2 decisions about the request m4"),
     ("i9", without(9), "a prompt within a run: 9"),
     ("i9", with_row(10, replace(ROWS[7], id="m10", sequence=10)), "after the last word: 10"),
@@ -206,6 +231,11 @@ def test_a_call_that_was_approved_may_run():
     check(replace(GOOD, **gated()))
     edited = decided(decision="edit", args={"to": "B"})
     check(replace(GOOD, **edited | {"effects": [replace(edited["effects"][0], args={"to": "B"})]}))
+
+
+def test_what_a_grant_covers_may_run():
+    check(replace(GOOD, **granted()))
+    check(replace(GOOD, **granted({}, revoked=frozenset({"m7"}))))
 
 
 def test_what_is_allowed_passes():

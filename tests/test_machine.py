@@ -211,14 +211,14 @@ class LifeInMemory(LifeInAFile):
 
 
 THOROUGH = settings.get_current_profile_name() == "thorough"
-EXAMPLES = settings(
-    max_examples=1_000 if THOROUGH else 40,
-    stateful_step_count=40 if THOROUGH else 20,
-    derandomize=not THOROUGH,
+QUICK = settings(
+    max_examples=40,
+    stateful_step_count=20,
+    derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestInAFile = pytest.mark.timeout(3_600 if THOROUGH else 300)(LifeInAFile.TestCase)
-TestInMemory = pytest.mark.timeout(3_600 if THOROUGH else 300)(LifeInMemory.TestCase)
-TestInAFile.settings = TestInMemory.settings = EXAMPLES
+TestInAFile = pytest.mark.timeout(7_200 if THOROUGH else 120)(LifeInAFile.TestCase)
+TestInMemory = pytest.mark.timeout(7_200 if THOROUGH else 120)(LifeInMemory.TestCase)
+TestInAFile.settings = TestInMemory.settings = settings() if THOROUGH else QUICK
