@@ -63,6 +63,7 @@ class Agent:
         steering: Whether one or all steering messages are admitted at one border.
         follow_ups: Whether one or all follow-ups are admitted when nothing else is left.
         steer_at: When steering is seen, as in `tool_dispatch`; only of an agent that builds its own pipeline.
+        announce: Also yield `progress` when a call starts and ends, as `tool_dispatch` does; likewise.
         name: What a model calls it by, as the tool of another agent.
         description: What it is good for, as the tool of another agent.
         max_depth: How deep sub-agents may be nested, where this is the outermost agent; 0 for none.
@@ -90,6 +91,7 @@ class Agent:
         steering: Drain = "one_at_a_time",
         follow_ups: Drain = "one_at_a_time",
         steer_at: SteerAt = "after_batch",
+        announce: bool = False,
         name: str | None = None,
         description: str | None = None,
         max_depth: int = 3,
@@ -103,7 +105,8 @@ class Agent:
         self.name, self.description = name, description
         self.plan = Plan(
             model=get_model(model),
-            pipeline=(pipeline or _pipeline(self.tools, hooks, steer_at)) + Pipeline(context=_context(hooks)),
+            pipeline=(pipeline or _pipeline(self.tools, hooks, steer_at, announce=announce))
+            + Pipeline(context=_context(hooks)),
             tools=tuple(tool.spec for tool in self.tools),
             system=with_skills(system, skills),
             settings=settings,
@@ -219,9 +222,11 @@ def _reopened(store: Store) -> Store:
     return reopened()
 
 
-def _pipeline(tools: Sequence[Tool], hooks: Hooks, steer_at: SteerAt) -> Pipeline:
+def _pipeline(tools: Sequence[Tool], hooks: Hooks, steer_at: SteerAt, *, announce: bool) -> Pipeline:
     before, after = hooks.before_tool_call, hooks.after_tool_call
-    dispatch = tool_dispatch(tools, before_tool_call=before, after_tool_call=after, steer_at=steer_at)
+    dispatch = tool_dispatch(
+        tools, before_tool_call=before, after_tool_call=after, steer_at=steer_at, announce=announce
+    )
     return Pipeline(reply=[dispatch, persist()])
 
 
@@ -255,8 +260,9 @@ def _check_options(given: Mapping[str, Any]) -> None:
     for name in ("steering", "follow_ups"):
         if given[name] not in ("one_at_a_time", "all"):
             raise ConfigError(f"Agent({name}=…) takes 'one_at_a_time' or 'all', not {given[name]!r}")
-    if given["pipeline"] is not None and given["steer_at"] != "after_batch":
-        raise ConfigError(f"this agent has a pipeline; write tool_dispatch(…, steer_at={given['steer_at']!r}) there")
+    for name, usual in (("steer_at", "after_batch"), ("announce", False)):
+        if given["pipeline"] is not None and given[name] != usual:
+            raise ConfigError(f"this agent has a pipeline; write tool_dispatch(…, {name}={given[name]!r}) there")
 
 
 def _check(name: str, value: object, kind: Any) -> None:

@@ -69,3 +69,16 @@ def test_tools_of_a_pipeline_of_ones_own_are_changed_with_it(changes):
 def test_an_option_that_cannot_be_is_refused(changes):
     with pytest.raises(ConfigError, match=next(iter(changes))):
         Agent("mock").with_options(**changes)
+
+
+@pytest.mark.anyio
+async def test_an_agent_announces_when_calls_start_and_end():
+    async def kinds(agent):
+        async with agent.session() as session:
+            return [(m.query or {}).get("state") for m in await session.ask("Go.") if m.type == "progress"]
+
+    for announce, said in ((True, ["start", "end"]), (False, [])):
+        model = ScriptedModel(calls(call("stock", product="mug")), answer("x"))
+        assert await kinds(Agent(model, tools=[stock], announce=announce)) == said
+    with pytest.raises(ConfigError, match=r"tool_dispatch\(…, announce=True\)"):
+        Agent("mock", pipeline=Pipeline(), announce=True)
