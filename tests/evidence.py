@@ -62,14 +62,12 @@ class Shown:
 
     def take(self, message: Message) -> None:
         """Note a fragment."""
-        unseen = message.id not in self.texts and not message.content and cut_of(message) not in (None, "open")
-        if message.type == "progress" or (
-            unseen and message.type != "stop"
-        ):  # the last word about what an earlier run had begun
+        new = message.id not in self.texts
+        closing = new and not message.content and cut_of(message) not in (None, "open") and message.type != "stop"
+        if message.type == "progress" or closing:  # the last word about what an earlier run had begun
             return
-        others = is_prompt(message) and not lane_of(message) and message.id not in self.texts
-        if self.end and self.beyond is None and others:
-            self.beyond = message.id
+        if new and self.end and is_prompt(message) and not lane_of(message):
+            self.beyond = self.beyond or message.id
         self.texts[message.id] = self.texts.get(message.id, "") + message.content
         if message.sequence is None:
             self.lagged.add(message.id)

@@ -245,11 +245,16 @@ class Process:
 
     async def receive(self, limit):
         """Receive a number of messages of the session's duplex side."""
+        shown = self.world.log("s").shown
+        if not any(one is self.heard for one in shown):
+            shown.append(self.heard)
         self.receiving = True
-        with suppress(EndOfStream):
-            for _ in range(limit):
-                self.heard.take(await self.sessions["s"].receive())
-        self.receiving = False
+        try:
+            with suppress(EndOfStream):
+                for _ in range(limit):
+                    self.heard.take(await self.sessions["s"].receive())
+        finally:
+            self.receiving = False
 
     async def cancel(self, id_):
         """Cancel, and note what was written until then."""
