@@ -146,6 +146,7 @@ def granted(always=None, **of_effect):
 
 EXPIRED = row(7, "tool", "approval", approval="m4", call="m2", decision="expired")
 
+TWO = [("m2", "stock", "returned"), ("m3", "ship", "returned")]
 BAD = [
     ("i1", without(7), "answer \\['m2'\\]"),
     ("i1", with_row(7, result(7, "m2")), "answer \\['m2', 'm2'\\]"),
@@ -241,6 +242,8 @@ def test_what_a_grant_covers_may_run():
 def test_what_is_allowed_passes():
     lost = Shown(texts={"m98": "x", "m11": "Yes. And more."}, lagged={"m98", "m11"}, closed={"m11"}, behind=True)
     check(replace(GOOD, shown=[lost, Shown(texts={"m11": "Ye"}), Shown(texts={"m99": "x"})], gone={"m99"}))
+    check(replace(GOOD, **effects(("m99", "ship", "returned"), *TWO), gone={"m99"}))
+    check(replace(GOOD, shown=[Shown(key="k", ended=True, behind=True)]))
     check(replace(GOOD, rows=ROWS[:3], before=ROWS[:2], at_rest=False, effects=[], shown=[], accepted={}))
     forked = [*ROWS[:6], result(7, "m3", cut="forked", is_error=True), row(8, "assistant", "stop", reason="aborted")]
     check(Evidence(rows=forked, effects=GOOD.effects[:1]))
