@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class
@@ -73,6 +72,7 @@ class RunReply(Reply):
         self._waiter: Waiter | None = None
         self._cause: Cause | None = None
         self._error: BaseException | None = None
+        self._lost: LeaseLost | None = None
         self._deadline = math.inf
         self._by: Message | None = None
         self._switching = False
@@ -103,7 +103,8 @@ class RunReply(Reply):
             if self._finishing:  # perhaps by another task, whose rows are this one's to show
                 await self._finished.wait()
                 if not self._rows:
-                    raise StopAsyncIteration
+                    lost, self._lost = self._lost, None
+                    raise lost or StopAsyncIteration
             elif (message := await self._advance()) is not None:
                 return message
         return self._rows.popleft()
@@ -147,7 +148,10 @@ class RunReply(Reply):
         if self._waiter is not None and self._waiter.waiting:
             self._waiter.interrupt()
         elif not (self._finishing or self._switching):
-            await self._finish(cause)
+            try:
+                await self._finish(cause)
+            except LeaseLost as error:  # the reader's business, not that of whoever wants the end
+                self._lost = error
         await self._finished.wait()
 
     async def _advance(self) -> Message | None:
@@ -295,8 +299,7 @@ class RunReply(Reply):
     async def _drop_previous(self) -> None:
         previous, self._previous = self._previous, None
         if previous is not None:
-            with suppress(LeaseLost):  # then another process has cut it already
-                await previous.aclose()
+            await previous.aclose()
 
     async def _end_run(self, cause: Cause, error: BaseException | None = None) -> None:
         ending = Ending(cause=cause, error=error, by=self._by, last=self._last, rows=self._rows)

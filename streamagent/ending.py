@@ -67,7 +67,7 @@ async def _settle(run: Run, ending: Ending, bare: RunContext) -> None:
         outcomes=run.outcomes, scrub=partial(scrub, stages=run.plan.pipeline.inner, run=bare), said=run.last_words
     )
     try:
-        with move_on_after(CLOSE_TIMEOUT):
+        with move_on_after(CLOSE_TIMEOUT) as scope:
             await run.store.flush(run.session)
             rows = await settle(run.store, run.session, fence=run.fence, cause=ending.cause, known=known, by=ending.by)
             shown = ending.last.id if ending.last and ending.last.type == "stop" else None
@@ -75,6 +75,8 @@ async def _settle(run: Run, ending: Ending, bare: RunContext) -> None:
             if not rows and not (ending.last and ending.last.is_final):
                 # Perhaps another process has ended it: then this reader must hear that it is not his any more.
                 await run.store.write(run.session, (), fence=run.fence)
+        if scope.cancelled_caught:
+            logger.warning("session %s was not settled within %s s; its next run does it", run.session, CLOSE_TIMEOUT)
     except StoreError:
         if ending.error is None:
             raise

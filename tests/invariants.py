@@ -105,7 +105,7 @@ def i6(e: Evidence) -> Problems:
     for viewer in e.shown:
         if viewer.key and viewer.end and ends.setdefault(viewer.key, viewer.end) != viewer.end:
             yield f"{viewer.key!r} ended for one in {ends[viewer.key]}, for another in {viewer.end}"
-        if viewer.key and viewer.ended and not viewer.end and not viewer.behind:
+        if viewer.key and viewer.ended and not viewer.end:
             yield f"{viewer.key!r}: one who asked read to the end and saw none"
         if viewer.prompt and viewer.beyond:
             yield f"{viewer.prompt!r}: one who asked was shown what another one asked, {viewer.beyond}"

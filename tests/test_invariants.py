@@ -243,7 +243,6 @@ def test_what_is_allowed_passes():
     lost = Shown(texts={"m98": "x", "m11": "Yes. And more."}, lagged={"m98", "m11"}, closed={"m11"}, behind=True)
     check(replace(GOOD, shown=[lost, Shown(texts={"m11": "Ye"}), Shown(texts={"m99": "x"})], gone={"m99"}))
     check(replace(GOOD, **effects(("m99", "ship", "returned"), *TWO), gone={"m99"}))
-    check(replace(GOOD, shown=[Shown(key="k", ended=True, behind=True)]))
     check(replace(GOOD, rows=ROWS[:3], before=ROWS[:2], at_rest=False, effects=[], shown=[], accepted={}))
     forked = [*ROWS[:6], result(7, "m3", cut="forked", is_error=True), row(8, "assistant", "stop", reason="aborted")]
     check(Evidence(rows=forked, effects=GOOD.effects[:1]))
