@@ -106,8 +106,8 @@ class RunReply(Reply):
                     lost, self._lost = self._lost, None
                     raise lost or StopAsyncIteration
             elif (message := await self._advance()) is not None:
-                return message
-        return self._rows.popleft()
+                return self._given(message)
+        return self._given(self._rows.popleft())
 
     async def cancel(self, by: Message | None = None) -> None:
         """Cut the run: what was said is kept and marked, open calls are closed. Returns when that is done.
