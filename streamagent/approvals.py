@@ -9,6 +9,7 @@ from typing import Any
 
 from .errors import ConfigError
 from .message import Message, clean_text
+from .prompts import own_key
 from .protocols import Store
 
 
@@ -108,14 +109,19 @@ async def pending(store: Store, session: str) -> list[Approval]:
     requests = (await store.unfinished(session)).approvals
     if not requests:
         return []
-    decided = {(message.query or {}).get("approval") for message in await store.inbox(session)}
+    decided = await _decided(store, session)
     return [_approval(session, request) for request in requests if request.id not in decided]
 
 
 async def undecided(store: Store, session: str, requests: Sequence[Message]) -> bool:
     """Tell whether nothing was decided about these requests."""
-    waiting = {request.id for request in requests}
-    return not any((message.query or {}).get("approval") in waiting for message in await store.inbox(session))
+    return (await _decided(store, session)).isdisjoint(request.id for request in requests)
+
+
+async def _decided(store: Store, session: str) -> set[str]:
+    """Return the ids of the approvals whose decisions wait in the inbox."""
+    decisions = [message for message in await store.inbox(session) if message.type == "approval"]
+    return {(decision.query or {})["approval"] for decision in decisions}
 
 
 async def decide(store: Store, session: str, verdict: Verdict) -> None:
@@ -167,7 +173,7 @@ async def _enqueue(store: Store, session: str, said: Mapping[str, Any], content:
     query = {key: value for key, value in said.items() if value is not None}
     message = Message(role="user", type="approval", content=content, query=query)
     verb = "revoke" if said["decision"] == "revoke" else "decision"
-    await store.enqueue(session, message, client_key=f"{verb}:{said['approval']}")
+    await store.enqueue(session, message, client_key=own_key(f"{verb}:{said['approval']}"))
 
 
 def _approval(session: str, request: Message) -> Approval:

@@ -20,8 +20,9 @@ _LANES: dict[str, Lane] = {"approval": "decision", "cancel": "cancel"}  # of typ
 
 def lane_of(message: Message) -> Lane:
     """Tell which lane of the inbox a message waits in."""
-    lane: Lane = (message.query or {}).get("lane", "prompt")
-    return _LANES.get(message.type, lane)
+    said = (message.query or {}).get("lane")
+    asked: Lane = said if said in ("steer", "follow_up") else "prompt"
+    return _LANES.get(message.type, asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -645,6 +645,22 @@ async def test_a_decision_cannot_be_sent_as_a_message(store, shop):
             await session.send(Message(role="user", type="approval", query={"approval": "x", "decision": "approve"}))
 
 
+async def test_a_message_that_names_an_approval_neither_hides_nor_blocks_it(store, shop):
+    agent = shop.agent(store, calls(refund()), answer("Done."))
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
+        [waiting] = await session.pending()
+        await session.steer(
+            Message(role="user", content="x", query={"approval": waiting.id}), client_key=f"decision:{waiting.id}"
+        )
+        async with opened(store) as other:
+            await other.enqueue("s", Message(role="user", content="y", query={"approval": waiting.id}))
+        assert await session.pending() == [waiting]
+        await session.approve(waiting)
+        await session.resume()
+    assert shop.effects == [("refund", "A1", 5)]
+
+
 async def test_a_call_of_an_answer_that_failed_is_not_asked_about():
     """The run is over with that answer: its stop is the last word, and nothing waits behind it."""
 
