@@ -73,7 +73,7 @@ class Verdict:
         by: Who decides, for the record.
 
     Raises:
-        ConfigError: A rejection with arguments or grants, or an approval with a reason.
+        ConfigError: A rejection with arguments or grants, an approval with a reason, or a value of a wrong type.
     """
 
     approval: str
@@ -84,6 +84,11 @@ class Verdict:
     by: str | None = None
 
     def __post_init__(self) -> None:
+        kinds = {"approval": str, "approve": bool, "reason": str, "by": str | None}
+        for name, kind in kinds.items():
+            if not isinstance(value := getattr(self, name), kind):
+                wanted = getattr(kind, "__name__", str(kind))
+                raise ConfigError(f"a verdict's `{name}` is {wanted}, not {value!r:.80}")
         if not self.approve and (self.args is not None or self.always is not None):
             raise ConfigError("a rejected call takes no `args` and no `always`; approve it, or leave them out")
         if self.approve and self.reason:
@@ -95,8 +100,15 @@ class Verdict:
 
 
 def id_of(item: str | Approval | Grant) -> str:
-    """Return the id of what is named by itself or by its id."""
-    return item if isinstance(item, str) else item.id
+    """Return the id of what is named by itself or by its id.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    found = item.id if isinstance(item, Approval | Grant) else item
+    if not isinstance(found, str):
+        raise ConfigError(f"what is decided about is named by itself or by its id, not {item!r:.80}")
+    return found
 
 
 async def pending(store: Store, session: str) -> list[Approval]:

@@ -257,7 +257,7 @@ async def test_a_decision_is_taken_once_and_repeating_it_changes_nothing(store, 
         await session.approve(waiting, by="Bob")
         with pytest.raises(ConflictError):
             await session.reject(waiting)
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError, match="was decided otherwise before: 'approve' by 'Ada'; the first"):
             await session.approve(waiting, args={"order": "B"})
         await session.resume()
         await session.approve(waiting)
@@ -612,11 +612,22 @@ async def test_arguments_that_json_cannot_hold_are_shown_as_the_model_wrote_them
         {"reason": "because"},
         {"args": "x"},
         {"always": True},
+        {"approve": "false"},
+        {"approval": None},
+        {"approve": False, "reason": None},
+        {"by": 3},
     ],
 )
 def test_a_verdict_that_means_nothing_is_refused(wrong):
     with pytest.raises(ConfigError):
-        Verdict(approval="a", **wrong)
+        Verdict(**{"approval": "a", **wrong})
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject", "revoke"])
+async def test_what_is_decided_about_is_named_by_its_id(store, shop, verb):
+    async with shop.agent(store).session("s") as session:
+        with pytest.raises(ConfigError, match="not None"):
+            await getattr(session, verb)(None)
 
 
 def test_requires_approval_is_a_bool_or_a_function():
