@@ -69,7 +69,8 @@ class Verdict:
         args: Of an approved call: the arguments to run it with instead.
         reason: Of a rejected call: why; the model reads it.
         always: Of an approved call: approve further calls of this tool in this session, whose arguments have these
-            values; a text may have `*` and `?`, and must fit the whole argument; `{}` is every call of the tool.
+            values; in a text `*` and `?` stand for characters of one line (with a backslash for themselves), and it
+            must fit the whole argument; `{}` is every call of the tool.
         by: Who decides, for the record.
 
     Raises:
@@ -162,8 +163,16 @@ async def decide(store: Store, session: str, verdict: Verdict) -> None:
 
 
 async def grants(store: Store, session: str) -> list[Grant]:
-    """List the grants that hold in a session, the oldest first."""
-    return [_grant(row) for row in (await store.unfinished(session)).grants]
+    """List the grants of a session, the oldest first; also one whose call has not run yet, as it will hold then."""
+    left = await store.unfinished(session)
+    given = list(left.grants)
+    if left.approvals:
+        asked = {request.id for request in left.approvals}
+        waiting = [row for row in await store.inbox(session) if row.type == "approval"]
+        ended = {(row.query or {}).get("approval") for row in waiting if (row.query or {}).get("decision") == "revoke"}
+        fresh = (row for row in waiting if "always" in (row.query or {}) and row.id not in ended)
+        given += [row for row in fresh if (row.query or {}).get("approval") in asked]
+    return list(map(_grant, given))
 
 
 async def revoke(store: Store, session: str, grant: str, *, by: str | None = None) -> None:

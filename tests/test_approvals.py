@@ -1,9 +1,13 @@
 """Approvals: calls that wait, who decides about them, and what comes of it; on SQLite and in memory."""
 
 from contextlib import asynccontextmanager, nullcontext
+from typing import Annotated
+from urllib.parse import unquote
+from uuid import uuid4
 
 import anyio
 import pytest
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from streamagent import Agent, Hooks, MemoryStore, Message, Pipeline, SqliteStore, persist, tool, tool_dispatch
 from streamagent.approvals import Approval, Verdict, decide, grants, pending, revoke
@@ -365,24 +369,73 @@ async def test_a_tool_that_was_changed_since_is_asked_about_again(store, shop):
     assert shop.effects == [("refund", "A1", 5)]
 
 
-@pytest.mark.parametrize("edited", [None, {"order": "Z"}])
-async def test_arguments_that_a_hook_changes_after_the_decision_are_asked_about_again(store, shop, edited):
-    other = {"n": 0}
+def counting_hook():
+    """Gives a call other arguments each time that it is asked."""
+    seen = []
 
     def before(made):
-        other["n"] += 1
-        return Decision(args={"order": f"A{other['n']}"})
+        seen.append(made.args)
+        return Decision(args={"order": f"A{len(seen)}"})
 
+    return before, seen
+
+
+async def test_what_was_approved_is_what_runs_whatever_the_hook_says_then(store, shop):
+    before, seen = counting_hook()
     agent = shop.agent(store, calls(refund("A0")), answer("Done."), hooks=Hooks(before_tool_call=before))
     async with agent.session("s") as session:
         await session.ask("Refund.")
         [waiting] = await session.pending()
         assert waiting.args == {"order": "A1"}
-        await session.approve(waiting, args=edited)
-        seen = list(await session.resume())
-        assert [again.args for again in await session.pending()] == [{"order": "A2"}]
-    assert seen[-1].query["reason"] == "paused"
+        await session.approve(waiting)
+        await session.resume()
+    assert seen == [{"order": "A0"}, {"order": "A1"}]
+    assert shop.effects == [("refund", "A1", 5)]
+
+
+async def test_a_hook_may_still_block_what_was_approved(store, shop):
+    said = [None, Decision(block="closed")]
+    hooks = Hooks(before_tool_call=lambda made: said.pop(0))
+    agent = shop.agent(store, calls(refund()), answer("Done."), hooks=hooks)
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
+        [waiting] = await session.pending()
+        await session.approve(waiting)
+        assert results(await session.resume()) == [("c1", "closed", True)]
     assert shop.effects == []
+
+
+async def test_an_edit_that_a_hook_changes_is_asked_about_again_and_then_runs(store, shop):
+    before, _ = counting_hook()
+    agent = shop.agent(store, calls(refund("A0")), answer("Done."), hooks=Hooks(before_tool_call=before))
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
+        [waiting] = await session.pending()
+        await session.approve(waiting, args={"order": "Z"})
+        seen = list(await session.resume())
+        assert seen[-1].query["reason"] == "paused"
+        assert shop.effects == []
+        [again] = await session.pending()
+        assert again.args == {"order": "A2"}
+        await session.approve(again)
+        await session.resume()
+    assert shop.effects == [("refund", "A2", 5)]
+
+
+@pytest.mark.parametrize("edited", [False, True])
+async def test_a_hook_that_changes_arguments_in_place_is_seen(store, shop, edited):
+    def double(made):
+        made.args["amount"] = made.args.get("amount", 5) * 2
+
+    agent = shop.agent(store, calls(refund("A0")), answer("Done."), hooks=Hooks(before_tool_call=double))
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
+        [waiting] = await session.pending()
+        assert waiting.args == {"order": "A0", "amount": 10}
+        await session.approve(waiting, args={"order": "A0", "amount": 25} if edited else None)
+        await session.resume()
+        assert [again.args["amount"] for again in await session.pending()] == ([50] if edited else [])
+    assert shop.effects == ([] if edited else [("refund", "A0", 10)])
 
 
 async def test_a_call_that_was_rejected_is_not_asked_about_again_in_the_same_run(store, shop):
@@ -405,7 +458,7 @@ async def test_a_call_that_was_rejected_is_not_asked_about_again_in_the_same_run
 
 @pytest.mark.parametrize(
     ("always", "order", "asked"),
-    [({}, "B2", 0), ({"order": "A*"}, "A2", 0), ({"order": "A*"}, "BA", 1), ({"amount": 5}, "A2", 1)],
+    [({}, "B2", 0), ({"order": "A*"}, "A2", 0), ({"order": "A*"}, "BA", 1), ({"order": "A1"}, "A2", 1)],
 )
 async def test_always_allow_covers_what_it_says_and_no_more(store, shop, always, order, asked):
     agent = shop.agent(store, calls(refund("A1")), calls(refund(order, "c2")), answer("Done."))
@@ -587,21 +640,128 @@ async def test_without_a_store_a_call_that_needs_an_approval_does_not_run(shop):
     assert shop.effects == []
 
 
-async def test_arguments_that_json_cannot_hold_are_shown_as_the_model_wrote_them(store):
-    class Odd:
-        pass
+class Hidden(BaseModel):
+    order: str
+    amount: int = Field(exclude=True, default=1)
 
-    @tool(requires_approval=True, prepare_arguments=lambda args: {"item": args["item"]})
-    async def keep(item: object) -> str:
-        """Keep it."""
-        return "kept"
 
-    keep.prepare = lambda args: {"item": Odd()}
-    agent = Agent(ScriptedModel(calls(call("keep", item="x"))), tools=[keep], store=store)
+class Secret(BaseModel):
+    word: SecretStr
+
+
+class Numbered(BaseModel):
+    order: str
+    id: str = Field(default_factory=lambda: uuid4().hex)
+
+
+Unquoted = Annotated[str, AfterValidator(unquote)]
+
+
+async def asked_for(store, function, **args):
+    """What becomes of a gated call: the arguments that were shown, the result, and what ran."""
+    ran = []
+
+    async def gated(item):
+        ran.append(item)
+        return "done"
+
+    gated.__annotations__ = {"item": function}
+    agent = Agent(
+        ScriptedModel(calls(call("gated", **args)), answer("x")),
+        tools=[tool(gated, requires_approval=True)],
+        store=store,
+    )
     async with agent.session("s") as session:
-        await session.ask("Keep.")
+        first = list(await session.ask("Go."))
+        waiting = await session.pending()
+        for approval in waiting:
+            await session.approve(approval)
+        rest = list(await session.resume())
+    return [approval.args for approval in waiting], [m.content for m in [*first, *rest] if m.type == "tool_result"], ran
+
+
+@pytest.mark.parametrize(
+    ("kind", "item"),
+    [
+        (Hidden, {"order": "A", "amount": 1_000_000}),
+        (Secret, {"word": "hunter2"}),
+        (Unquoted, "/data/%252e%252e/etc"),
+    ],
+)
+async def test_a_call_whose_arguments_cannot_be_shown_as_they_are_does_not_run(store, kind, item):
+    shown, said, ran = await asked_for(store, kind, item=item)
+    assert (shown, ran) == ([], [])
+    assert "cannot be shown as they are" in said[0]
+
+
+async def test_a_value_that_is_made_anew_each_time_is_the_one_that_was_shown(store):
+    shown, said, [ran] = await asked_for(store, Numbered, item={"order": "A"})
+    assert shown == [{"item": {"order": "A", "id": ran.id}}]
+    assert said == ["done"]
+
+
+async def test_arguments_are_validated_once_and_judged_as_they_run(store):
+    judged, ran = [], []
+
+    @tool(requires_approval=lambda args: judged.append(args["path"]))
+    async def read(path: Unquoted) -> str:
+        """Read."""
+        ran.append(path)
+        return "x"
+
+    agent = Agent(ScriptedModel(calls(call("read", path="%252e")), answer("x")), tools=[read], store=store)
+    async with agent.session("s") as session:
+        await session.ask("Go.")
+    assert judged == ran == ["%2e"]
+
+
+async def test_a_pipeline_that_stores_nothing_cannot_ask(shop):
+    pipeline = Pipeline(reply=[tool_dispatch([shop.refund])])
+    agent = shop.agent(MemoryStore(), calls(refund()), pipeline=pipeline)
+    async with agent.session("s") as session:
+        [said] = results(await session.ask("Refund."))
+        assert await session.pending() == []
+    assert "persist()" in said[1]
+    assert shop.effects == []
+
+
+async def test_a_grant_is_seen_and_ends_before_its_call_has_run(store, shop):
+    agent = shop.agent(store, calls(refund()), calls(refund(call_id="c2")), answer("Done."))
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
         [waiting] = await session.pending()
-    assert waiting.args == {"item": "x"}
+        await session.approve(waiting, always={})
+        [grant] = await session.grants()
+        await session.revoke(grant)
+        assert await session.grants() == []
+        await session.resume()
+        assert len(await session.pending()) == 1
+    assert len(shop.effects) == 1
+
+
+async def test_a_call_that_was_cancelled_grants_nothing(store, shop):
+    agent = shop.agent(store, calls(refund()), answer("Well."), calls(refund(call_id="c2")))
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
+        [waiting] = await session.pending()
+        await session.approve(waiting, always={})
+        await session.cancel()
+        assert await session.grants() == []
+        await session.ask("And now?")
+        await session.ask("Again.")
+        assert await session.grants() == []
+        assert len(await session.pending()) == 1
+    assert shop.effects == []
+
+
+async def test_always_names_arguments_of_the_call(store, shop):
+    agent = shop.agent(store, calls(refund()))
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
+        [waiting] = await session.pending()
+        with pytest.raises(ConfigError, match="`always` names colour; the arguments of this call are: order"):
+            await session.approve(waiting, always={"colour": "red"})
+        assert await session.pending() == [waiting]
 
 
 @pytest.mark.parametrize(

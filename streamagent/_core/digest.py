@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from streamagent.calls import ToolSpec
@@ -37,7 +37,7 @@ def covers(grant: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
 
     Args:
         grant: The query of the decision; its `always` has a value, or a pattern with `*` and `?`, for each argument
-            that matters. A pattern must fit the whole text.
+            that matters. A pattern must fit the whole text, on one line, and fits no path with a step `..` in it.
         asked: The query of the request.
     """
     if (grant.get("tool"), grant.get("version")) != (asked.get("tool"), asked.get("version")):
@@ -48,8 +48,31 @@ def covers(grant: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
 
 def _fits(value: Any, wanted: Any) -> bool:
     if isinstance(value, str) and isinstance(wanted, str):
-        return value == wanted or fnmatchcase(value, wanted)
-    return type(value) is type(wanted) and bool(value == wanted)
+        return value == wanted or (not _climbs(value) and _pattern(wanted).fullmatch(value) is not None)
+    return equal(value, wanted)
+
+
+def _climbs(text: str) -> bool:
+    """Tell whether a path leads out of where it seems to be; no `*` stands for that."""
+    return ".." in re.split(r"[/\\]", text)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Read `*` and `?`, which stand for characters of one line, and a backslash in front of them for themselves."""
+    meant = {"*": ".*", "?": "."}
+    parts = re.findall(r"\\[*?\\]|.", text, re.DOTALL)
+    return re.compile("".join(meant.get(part) or re.escape(part[-1]) for part in parts))
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Tell whether two values are the same in JSON, where 1 is 1.0 and neither is true."""
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(equal(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(equal, first, second))
+    return bool(first == second)
 
 
 def _digest(value: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamagent._core.digest import approval_digest, covers, spec_version
+from streamagent._core.digest import approval_digest, covers, equal, spec_version
 from streamagent._core.output import text_of
 from streamagent.calls import Output, Tool, ToolCall
 from streamagent.hooks import settled
@@ -15,6 +15,11 @@ from streamagent.message import Message
 from streamagent.protocols import RunContext
 
 REJECTED = "Tool execution rejected"
+UNSHOWN = (
+    "Not executed: it needs an approval, and its arguments cannot be shown as they are: written as JSON and read again "
+    "they are others."
+)
+UNSTORED = "Not executed: it needs an approval, and nothing is stored here: persist() stands behind tool_dispatch."
 REJECTED_AGAIN = "Not executed: this call was rejected already. Do something else, or ask the user."
 
 
@@ -59,23 +64,31 @@ class Gate:
 
         Returns:
             `None`: it runs, nobody has to approve it. A text: it runs, by the decision of this id. A message: the
-            request to approve it. An `Output`: somebody rejected the same before.
+            request to approve it. An `Output`: somebody rejected the same before, or nobody can be asked.
         """
         if asked.decision is None and not await _is_gated(asked):
             return None
-        request = _request(asked)
+        args = await _shown(asked)
+        if args is None:
+            return Output(UNSHOWN, is_error=True)
+        request = _request(asked, args)
         known = request.query or {}
         if asked.decision is not None and _is_approved(asked.decision.query or {}, known, replaced=asked.replaced):
             return asked.decision.id
         if known["digest"] in self.denied:
             return Output(REJECTED_AGAIN, is_error=True)
-        return await self._grant(known) or request
-
-    async def _grant(self, asked: Mapping[str, Any]) -> str | None:
-        """Find an earlier decision that approves further calls, this one among them."""
         left = await self.run.store.unfinished(self.run.session)
-        found = (grant for grant in left.grants if covers(grant.query or {}, asked))
-        return next((grant.id for grant in found), None)
+        if asked.message.id not in {call.id for call in left.calls}:
+            return Output(UNSTORED, is_error=True)
+        found = (grant.id for grant in left.grants if covers(grant.query or {}, known))
+        return next(found, request)
+
+
+async def prepared(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Have a tool mend and validate arguments, if it does."""
+    prepare = getattr(tool, "prepare", None)
+    done: Mapping[str, Any] = await settled(prepare(arguments)) if prepare else arguments
+    return done
 
 
 async def _is_gated(asked: Asked) -> bool:
@@ -90,9 +103,8 @@ def _is_approved(said: Mapping[str, Any], now: Mapping[str, Any], *, replaced: b
     return not replaced if said["decision"] == "edit" else said.get("digest") == now["digest"]
 
 
-def _request(asked: Asked) -> Message:
+def _request(asked: Asked, args: Mapping[str, Any]) -> Message:
     spec, made = asked.tool.spec, asked.message.query or {}
-    args = _plain(asked.call.args, made.get("args") or {})
     version = spec_version(spec)
     query = {
         "tool": spec.name,
@@ -106,10 +118,12 @@ def _request(asked: Asked) -> Message:
     return Message(role="tool", type="approval", query=query)
 
 
-def _plain(args: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Write prepared arguments as JSON can hold them; those that cannot be written are shown as the model made them."""
+async def _shown(asked: Asked) -> Mapping[str, Any] | None:
+    """Write the arguments as JSON, from which the same ones can be made again: what is approved is what runs."""
+    args = dict(asked.call.args)
     try:
-        plain: dict[str, Any] = json.loads(text_of(dict(args)))
-    except Exception:  # noqa: BLE001 - foreign classes among the arguments
-        return otherwise
-    return plain
+        plain: dict[str, Any] = json.loads(text_of(args))
+        again = await prepared(asked.tool, plain)
+    except Exception:  # noqa: BLE001 - foreign code: classes among the arguments, validators
+        return None
+    return plain if equal(dict(again), args) else None

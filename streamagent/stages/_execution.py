@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +35,7 @@ from streamagent.errors import ToolError
 from streamagent.hooks import lane_of, settled
 from streamagent.message import Message, clean_text
 
-from ._approval import Asked, Gate
+from ._approval import Asked, Gate, prepared
 from ._speech import Speech
 
 BLOCKED = "Tool execution was blocked"
@@ -170,22 +171,31 @@ class Execution:
         """Find the tool, prepare and validate the arguments, ask the hook and whoever has to approve the call."""
         query = self.call.query or {}
         tool = self._tool(query)
-        said = (self._decision.query or {}) if self._decision is not None else {}
-        arguments = (said if said.get("decision") == "edit" else query).get("args") or {}
-        if prepare := getattr(tool, "prepare", None):
-            arguments = await settled(prepare(arguments))
-        call = ToolCall(id=self.call.id, tool=tool.spec.name, args=arguments, context=self._context(query))
-        hook: Decision | None = await settled(self._options.before(call)) if self._options.before else None
-        if hook is not None and hook.block is not None:
-            return Output(hook.block or BLOCKED, is_error=True, terminate=hook.terminate)
-        replaced = hook is not None and hook.args is not None
-        call = replace(call, args=hook.args) if hook is not None and hook.args is not None else call
+        decided = None if self._decision is None else self._decision.query or {}
+        args = await prepared(tool, (query if decided is None else decided).get("args") or {})
+        call = ToolCall(id=self.call.id, tool=tool.spec.name, args=args, context=self._context(query))
+        changed = await self._ask_hook(call)
+        if isinstance(changed, Output):
+            return changed
+        # What was approved was shown as the hook had left it; it may still have blocked it.
+        replaced = changed != args and (decided is None or decided["decision"] == "edit")
+        call = replace(call, args=await prepared(tool, changed)) if replaced else call
         asked = Asked(tool=tool, call=call, message=self.call, replaced=replaced, decision=self._decision)
         verdict = await self._gate.judge(asked)
         if not isinstance(verdict, str | None):
             return verdict
         self._approval = verdict
         return asked
+
+    async def _ask_hook(self, call: ToolCall) -> Mapping[str, Any] | Output:
+        """Return the arguments as the hook wants them, which has a copy of its own, or why it blocks the call."""
+        if self._options.before is None:
+            return call.args
+        shown = replace(call, args=_copied(call.args))
+        said: Decision | None = await settled(self._options.before(shown))
+        if said is not None and said.block is not None:
+            return Output(said.block or BLOCKED, is_error=True, terminate=said.terminate)
+        return shown.args if said is None or said.args is None else said.args
 
     def _tool(self, query: Mapping[str, Any]) -> Tool:
         tool = self._options.tools.get(query.get("tool", ""))
@@ -268,6 +278,13 @@ class _Running:
     scope: CancelScope = field(default_factory=CancelScope)
     output: Output | None = None
     abandoned: bool = False
+
+
+def _copied(args: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return deepcopy(args)
+    except Exception:  # noqa: BLE001 - foreign objects among the arguments
+        return dict(args)
 
 
 def _failure(error: BaseException) -> Output:

@@ -124,7 +124,7 @@ class Ledger(ABC):
         query = row.facts or {}
         request = self.find(str(query.get("approval")))
         bind(row, request)
-        if request is not None and query.get("decision") == "revoke":
+        if request is not None and query.get("decision") == "revoke" and request.state == "unanswered":
             request.state = "closed"
             self.put(request)
 
@@ -175,11 +175,12 @@ class Ledger(ABC):
     def _settle(self, row: Row) -> None:
         row.state = "open" if row.more else "closed"
         query = decode_query(row.query) or {} if row.type in PAIRED else {}
-        if not row.more and waits(row.type, query):
-            row.state = "unanswered"
-        self.put(row)
         answered = answered_by(row.type, query)
         waiting = self.find(answered) if answered is not None else None
+        late = row.type == "approval" and waiting is not None and waiting.state == "closed"  # it grants nothing
+        if not row.more and not late and waits(row.type, query):
+            row.state = "unanswered"
+        self.put(row)
         if waiting is not None and waiting.state in ("unanswered", "closed") and waiting.answered is None:
             waiting.state = "closed"
             if row.type == "tool_result":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from streamagent.errors import ApprovalGone, ApprovalNotFound
+from streamagent.errors import ApprovalGone, ApprovalNotFound, ConfigError
 from streamagent.message import Message
 from streamagent.records import Unfinished
 
@@ -81,14 +81,18 @@ def bind(decision: Row, request: Row | None) -> None:
     """
     said = decode_query(decision.query) or {}
     approval = answered_by("approval", said)
-    stored = request is not None and request.type == "approval" and request.sequence is not None
+    revoked = said.get("decision") == "revoke"
+    stored = request is not None and request.type == "approval" and (revoked or request.sequence is not None)
     asked = (decode_query(request.query) or {}) if request is not None and stored else {}
-    if request is None or not stored or _kind(asked) != ("grant" if said.get("decision") == "revoke" else "request"):
+    if request is None or not stored or _kind(asked) != ("grant" if revoked else "request"):
         raise ApprovalNotFound(f"there is no approval {approval!r} in this session; `pending` lists those that wait")
-    if request.state != "unanswered":
+    if request.state not in ("unanswered", "inbox"):
         raise ApprovalGone(
             f"approval {approval!r} waits no more: it was decided, or its call was closed when the run was cancelled "
             "or the conversation went on; nothing was executed for this decision"
         )
+    if strange := said.get("always", {}).keys() - (asked.get("args") or {}).keys():
+        names = ", ".join(sorted(asked.get("args") or {})) or "none"
+        raise ConfigError(f"`always` names {', '.join(sorted(strange))}; the arguments of this call are: {names}")
     known = {key: asked[key] for key in _OF_REQUEST if key in asked}
     decision.query = encode_query(known | said)

@@ -27,6 +27,10 @@ TIMEOUT = 60.0  # seconds
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what all providers take
 
 
+class _Valid(dict[str, Any]):
+    """Arguments that were validated."""
+
+
 class FunctionTool(Generic[P, R]):
     """A function as a `Tool`, which can still be called as the function.
 
@@ -125,7 +129,7 @@ class FunctionTool(Generic[P, R]):
         Raises:
             InvalidArguments: They do not fit; the text tells the model what to mend.
         """
-        return self._parameters.validate(arguments if self._prepare is None else self._prepare(arguments))
+        return _Valid(self._parameters.validate(arguments if self._prepare is None else self._prepare(arguments)))
 
     async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
         """Check the arguments, call the function and return its result.
@@ -135,7 +139,9 @@ class FunctionTool(Generic[P, R]):
             ToolError: The function raised it or tried to exit, or too many abandoned threads still run.
             Exception: Whatever else the function raises.
         """
-        keywords = {**self._parameters.validate(arguments), **self._signature.preset}
+        # What was prepared is not validated again: a validator may change a value each time.
+        valid = arguments if isinstance(arguments, _Valid) else self._parameters.validate(arguments)
+        keywords = {**valid, **self._signature.preset}
         if self._signature.context:
             keywords[self._signature.context] = context
         call = functools.partial(self._function, **keywords)
