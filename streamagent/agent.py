@@ -243,6 +243,8 @@ _KINDS: dict[str, Any] = {
     "hooks": Hooks,
     "name": str | None,
     "description": str | None,
+    "max_turns": int,
+    "timeout": float | int | None,
     "max_depth": int,
     "max_children": int,
 }
@@ -260,6 +262,9 @@ def _check_options(given: Mapping[str, Any]) -> None:
     for name in ("steering", "follow_ups"):
         if given[name] not in ("one_at_a_time", "all"):
             raise ConfigError(f"Agent({name}=…) takes 'one_at_a_time' or 'all', not {given[name]!r}")
+    for name in ("before_tool_call", "after_tool_call"):
+        if given["pipeline"] is not None and getattr(given["hooks"], name) is not None:
+            raise ConfigError(f"this agent has a pipeline; write tool_dispatch(…, {name}=…) there, not in Hooks")
     for name, usual in (("steer_at", "after_batch"), ("announce", False)):
         if given["pipeline"] is not None and given[name] != usual:
             raise ConfigError(f"this agent has a pipeline; write tool_dispatch(…, {name}={given[name]!r}) there")

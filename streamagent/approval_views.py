@@ -43,22 +43,24 @@ def dcaf_tool_calls(approvals: Iterable[Approval], tools: Sequence[ToolSpec] = (
 
 
 def dcaf_verdicts(tool_calls: Iterable[Mapping[str, Any]], approvals: Iterable[Approval] = ()) -> list[Verdict]:
-    """Read decisions from DCAF's tool calls: `execute` approves, a `rejection_reason` rejects, neither says nothing.
+    """Read decisions from DCAF's tool calls: `execute` true approves, a `rejection_reason` rejects, neither is no word.
 
     Args:
         tool_calls: What a client sent.
         approvals: What `pending` gives: an `input` that is another one than was shown is an edit.
 
     Raises:
-        ConfigError: A call has no id.
+        ConfigError: A call has no id, or an `execute` that is neither true nor false.
     """
     shown = {approval.id: approval.args for approval in approvals}
     verdicts: list[Verdict] = []
     for call in tool_calls:
-        if not isinstance(found := call.get("id"), str):
+        if not isinstance(call, Mapping) or not isinstance(found := call.get("id"), str):
             raise ConfigError(f"a tool call has an `id`, the one that it was shown with; not {call!r:.80}")
-        given = call.get("input")
-        if call.get("execute"):
+        given, execute = call.get("input"), call.get("execute", False)
+        if not isinstance(execute, bool):
+            raise ConfigError(f"`execute` of call {found!r:.80} is true or false, not {execute!r:.80}")
+        if execute:
             edited = given if found in shown and given is not None and given != shown[found] else None
             verdicts.append(Verdict(approval=found, args=edited))
         elif call.get("rejection_reason") is not None:
@@ -108,16 +110,20 @@ def cap_action_requests(approvals: Iterable[Approval], tools: Sequence[ToolSpec]
     ]
 
 
-def cap_verdicts(approvals: Sequence[Approval], decisions: str | Sequence[Mapping[str, Any]]) -> list[Verdict]:
+def cap_verdicts(
+    approvals: Sequence[Approval], decisions: str | Sequence[Mapping[str, Any]] | Mapping[str, Any]
+) -> list[Verdict]:
     """Read decisions as the CAP agents take them: a list in the order of the action requests, or a text for all.
 
     Args:
-        approvals: What was shown.
-        decisions: `{type, …}` each: `approve`, `edit` with `editedAction: {args}`, or `reject` with `message`. Of a
-            text, `approve`, `yes`, `confirm` and `ok` approve; any other is the reason of a rejection.
+        approvals: The list that was shown, kept until then: what `pending` gives now may be another one, and the
+            decisions would be about calls that nobody saw.
+        decisions: `{type, …}` each: `approve`, `edit` with `editedAction: {args}`, or `reject` with `message`; also
+            with `{decisions: […]}` around them. Of a text, `approve`, `yes`, `confirm` and `ok` approve; any other is
+            the reason of a rejection.
 
     Raises:
-        ConfigError: More decisions than requests, one of no known type, or an edit without arguments.
+        ConfigError: No decisions, more than requests, one of no known type, or an edit without arguments.
     """
     if isinstance(decisions, str):
         said = decisions.strip()
@@ -125,19 +131,23 @@ def cap_verdicts(approvals: Sequence[Approval], decisions: str | Sequence[Mappin
             raise ConfigError("an edit needs the arguments: send a decision {type: 'edit', editedAction: {args}}")
         yes = said.lower() in YES
         return [Verdict(approval=item.id, approve=yes, reason="" if yes else said) for item in approvals]
-    if len(decisions) > len(approvals):
-        raise ConfigError(f"{len(decisions)} decisions for {len(approvals)} action requests; send one for each")
-    return [_cap_verdict(item, said) for item, said in zip(approvals, decisions, strict=False)]
+    listed: Any = decisions.get("decisions") if isinstance(decisions, Mapping) else decisions
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise ConfigError(f"decisions are a text, a list, or {{decisions: […]}}; not {decisions!r:.80}")
+    if len(listed) > len(approvals):
+        raise ConfigError(f"{len(listed)} decisions for {len(approvals)} action requests; send one for each")
+    return [_cap_verdict(item, said) for item, said in zip(approvals, listed, strict=False)]
 
 
 def _cap_verdict(approval: Approval, said: Mapping[str, Any]) -> Verdict:
-    match said.get("type"):
+    match said.get("type") if isinstance(said, Mapping) else None:
         case "approve":
             return Verdict(approval=approval.id)
         case "reject":
             return Verdict(approval=approval.id, approve=False, reason=str(said.get("message") or ""))
         case "edit":
-            args = (said.get("editedAction") or said).get("args")
+            action = said.get("editedAction") or said
+            args = action.get("args") if isinstance(action, Mapping) else None
             if isinstance(args, Mapping):
                 return Verdict(approval=approval.id, args=args)
     raise ConfigError(

@@ -9,6 +9,7 @@ from typing import Any
 
 from .errors import ConfigError
 from .message import Message, clean_text
+from .prompts import own_key
 from .protocols import Store
 
 
@@ -73,7 +74,7 @@ class Verdict:
         by: Who decides, for the record.
 
     Raises:
-        ConfigError: A rejection with arguments or grants, or an approval with a reason.
+        ConfigError: A rejection with arguments or grants, an approval with a reason, or a value of a wrong type.
     """
 
     approval: str
@@ -84,6 +85,11 @@ class Verdict:
     by: str | None = None
 
     def __post_init__(self) -> None:
+        kinds = {"approval": str, "approve": bool, "reason": str, "by": str | None}
+        for name, kind in kinds.items():
+            if not isinstance(value := getattr(self, name), kind):
+                wanted = getattr(kind, "__name__", str(kind))
+                raise ConfigError(f"a verdict's `{name}` is {wanted}, not {value!r:.80}")
         if not self.approve and (self.args is not None or self.always is not None):
             raise ConfigError("a rejected call takes no `args` and no `always`; approve it, or leave them out")
         if self.approve and self.reason:
@@ -95,8 +101,15 @@ class Verdict:
 
 
 def id_of(item: str | Approval | Grant) -> str:
-    """Return the id of what is named by itself or by its id."""
-    return item if isinstance(item, str) else item.id
+    """Return the id of what is named by itself or by its id.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    found = item.id if isinstance(item, Approval | Grant) else item
+    if not isinstance(found, str):
+        raise ConfigError(f"what is decided about is named by itself or by its id, not {item!r:.80}")
+    return found
 
 
 async def pending(store: Store, session: str) -> list[Approval]:
@@ -109,14 +122,19 @@ async def pending(store: Store, session: str) -> list[Approval]:
     requests = (await store.unfinished(session)).approvals
     if not requests:
         return []
-    decided = {(message.query or {}).get("approval") for message in await store.inbox(session)}
+    decided = await _decided(store, session)
     return [_approval(session, request) for request in requests if request.id not in decided]
 
 
 async def undecided(store: Store, session: str, requests: Sequence[Message]) -> bool:
     """Tell whether nothing was decided about these requests."""
-    waiting = {request.id for request in requests}
-    return not any((message.query or {}).get("approval") in waiting for message in await store.inbox(session))
+    return (await _decided(store, session)).isdisjoint(request.id for request in requests)
+
+
+async def _decided(store: Store, session: str) -> set[str]:
+    """Return the ids of the approvals whose decisions wait in the inbox."""
+    decisions = [message for message in await store.inbox(session) if message.type == "approval"]
+    return {(decision.query or {})["approval"] for decision in decisions}
 
 
 async def decide(store: Store, session: str, verdict: Verdict) -> None:
@@ -176,7 +194,7 @@ async def _enqueue(store: Store, session: str, said: Mapping[str, Any], content:
     query = {key: value for key, value in said.items() if value is not None}
     message = Message(role="user", type="approval", content=content, query=query)
     verb = "revoke" if said["decision"] == "revoke" else "decision"
-    await store.enqueue(session, message, client_key=f"{verb}:{said['approval']}")
+    await store.enqueue(session, message, client_key=own_key(f"{verb}:{said['approval']}"))
 
 
 def _approval(session: str, request: Message) -> Approval:

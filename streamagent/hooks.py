@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from .calls import AfterToolCall, BeforeToolCall
+from .errors import ConfigError
 from .message import Message
 from .protocols import Model, ModelSettings
 
 T = TypeVar("T")
 Maybe: TypeAlias = Awaitable[T] | T
+Given: TypeAlias = str | Message | Sequence[str | Message] | None
 Drain = Literal["one_at_a_time", "all"]
 Lane = Literal["prompt", "steer", "follow_up", "decision", "cancel"]
 _LANES: dict[str, Lane] = {"approval": "decision", "cancel": "cancel"}  # of types that have one of their own
@@ -20,8 +22,9 @@ _LANES: dict[str, Lane] = {"approval": "decision", "cancel": "cancel"}  # of typ
 
 def lane_of(message: Message) -> Lane:
     """Tell which lane of the inbox a message waits in."""
-    lane: Lane = (message.query or {}).get("lane", "prompt")
-    return _LANES.get(message.type, lane)
+    said = (message.query or {}).get("lane")
+    asked: Lane = said if said in ("steer", "follow_up") else "prompt"
+    return _LANES.get(message.type, asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +47,22 @@ class NextTurn:
     """What the next turns of the run use instead; `None` leaves it as it was.
 
     Args:
-        model: What answers.
+        model: What answers, or its name.
         settings: Options of the model calls, such as `reasoning_effort`.
         system: The system prompt.
+
+    Raises:
+        ConfigError: Settings or a system prompt of a wrong type.
     """
 
-    model: Model | None = None
+    model: Model | str | None = None
     settings: ModelSettings | None = None
     system: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in (("settings", ModelSettings | None), ("system", str | None)):
+            if not isinstance(value := getattr(self, name), kind):
+                raise ConfigError(f"NextTurn({name}=…) takes {kind}, not {value!r:.80}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +74,14 @@ class Hooks:
             context stage does the same with bounded memory.
         convert_to_llm: As `transform_context`, right after it: drops or rewrites what is no message for a model.
         get_api_key: Gets the provider's name before each model call and returns a key, or `None`.
-        before_tool_call: As in `tool_dispatch`; only of an agent that builds its own pipeline.
-        after_tool_call: As in `tool_dispatch`; only of an agent that builds its own pipeline.
+        before_tool_call: As in `tool_dispatch`; an agent that is given a pipeline refuses it.
+        after_tool_call: As in `tool_dispatch`; likewise.
         prepare_next_turn: Asked after each turn but the last; may change model, settings and system prompt.
         should_stop_after_turn: True ends the run after this turn, with a `stop` of reason `stopped`; the inbox is left
             alone.
-        get_steering_messages: Gives messages to put in at the next border, beside those that `session.steer` sent.
-        get_follow_up_messages: Gives messages when the run would be over, beside those of `session.follow_up`.
+        get_steering_messages: Gives messages or texts to put in at the next border, beside those that `session.steer`
+            sent; `None` for none.
+        get_follow_up_messages: Gives such when the run would be over, beside those of `session.follow_up`.
     """
 
     transform_context: Callable[[list[Message]], Maybe[list[Message]]] | None = None
@@ -79,8 +91,8 @@ class Hooks:
     after_tool_call: AfterToolCall | None = None
     prepare_next_turn: Callable[[TurnEnd], Maybe[NextTurn | None]] | None = None
     should_stop_after_turn: Callable[[TurnEnd], Maybe[bool]] | None = None
-    get_steering_messages: Callable[[], Maybe[Sequence[Message]]] | None = None
-    get_follow_up_messages: Callable[[], Maybe[Sequence[Message]]] | None = None
+    get_steering_messages: Callable[[], Maybe[Given]] | None = None
+    get_follow_up_messages: Callable[[], Maybe[Given]] | None = None
 
 
 NO_HOOKS = Hooks()

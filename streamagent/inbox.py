@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from .hooks import Drain, Hooks, Lane, Maybe, lane_of, settled
+from .hooks import Drain, Given, Hooks, Lane, Maybe, lane_of, settled
 from .message import Message
-from .prompts import part_of
+from .prompts import as_message, part_of
 from .protocols import Store
 
 _SILENT: frozenset[Lane] = frozenset({"decision", "cancel"})  # lanes of what is no prompt
@@ -63,11 +63,9 @@ class Inbox:
         """Admit follow-ups."""
         return await self._next("follow_up", self.follow_ups, self.hooks.get_follow_up_messages)
 
-    async def _next(
-        self, lane: Lane, drain: Drain, more: Callable[[], Maybe[Sequence[Message]]] | None
-    ) -> list[Message]:
+    async def _next(self, lane: Lane, drain: Drain, more: Callable[[], Maybe[Given]] | None) -> list[Message]:
         waiting = [message for message in await self.store.inbox(self.session) if lane_of(message) == lane]
-        given = list(await settled(more())) if more is not None else []
+        given = _messages(await settled(more())) if more is not None else []
         return [*await self._admit(_drain(waiting, drain)), *given]
 
     async def _admit(self, messages: Sequence[Message]) -> list[Message]:
@@ -75,6 +73,13 @@ class Inbox:
             return []
         ids = [message.id for message in messages]
         return await self.store.admit(self.session, fence=self.fence, limit=len(ids), ids=ids)
+
+
+def _messages(given: Given) -> list[Message]:
+    """Make messages of what a hook gave."""
+    if isinstance(given, str | Message) or not isinstance(given, Iterable | None):
+        given = [given]
+    return list(map(as_message, given or ()))
 
 
 def _drain(messages: Sequence[Message], mode: Drain) -> Sequence[Message]:

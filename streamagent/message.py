@@ -167,6 +167,7 @@ class Message:
 
 
 _FIELDS = tuple(item.name for item in fields(Message))
+_OPTIONAL = frozenset({"session", "sequence", "prev", "query"})
 _TYPES: dict[str, type | tuple[type, ...]] = {"sequence": int, "attempt": int, "more": bool, "query": Mapping}
 
 
@@ -174,8 +175,18 @@ def _fits(name: str, item: Any) -> bool:
     if isinstance(item, bool) and name != "more":
         return False
     if name == "role":
-        return item in ROLES
+        return isinstance(item, str) and item in ROLES
     return isinstance(item, _TYPES.get(name, str))
+
+
+def odd_field(message: Message) -> str | None:
+    """Name a field whose value is of a wrong type, as a program may give it; `None` when all are right."""
+    for name in _FIELDS:
+        item = getattr(message, name)
+        fits = isinstance(item, datetime) if name == "created_at" else _fits(name, item)
+        if not fits and not (item is None and name in _OPTIONAL):
+            return name
+    return None
 
 
 def _parse_time(value: Any) -> datetime:

@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from .errors import MessageError
+from .errors import ConfigError, MessageError
 from .hooks import lane_of
-from .message import Message, clean_text
+from .message import Message, clean_text, odd_field
 from .protocols import Stage, Stream
 
 Prompt: TypeAlias = str | Message | Sequence[str | Message]
 
 SENDABLE = frozenset({"text", "image", "file", "data"})  # a call or a stop from outside would pass for the model's
-_OURS = frozenset({"parts", "part_of"})  # also of a stored message that is sent again
+# What the runtime itself says in `query`; a stored message that is sent again leaves it behind.
+_OURS = frozenset({"lane", "interrupt", "parts", "part_of", "feedback", "approval", "decision", "call"})
+_OURS |= {"parent", "path", "cut"}
+_OWN_KEYS = "streamagent:"  # how client keys begin that users cannot give
 PARTS_LIMIT = 100  # messages of one prompt, which are stored in one transaction and held in memory together
 
 
@@ -46,7 +49,7 @@ def as_prompt(item: Prompt) -> list[Message]:
 
 
 def as_message(item: object) -> Message:
-    """Make a message of a text, or check one.
+    """Make a message of a text, or check one; what only the runtime may say in its `query` is left out.
 
     Raises:
         MessageError: It is not a whole message that a user may send.
@@ -54,6 +57,8 @@ def as_message(item: object) -> Message:
     if not isinstance(item, str | Message):
         raise MessageError(f"what is sent to a session is text or a Message, not {item!r:.80}")
     message = Message.user(item) if isinstance(item, str) else item
+    if odd := odd_field(message):
+        raise MessageError(f"message field {odd!r} cannot be {getattr(message, odd)!r:.80}")
     if message.role not in ("user", "system") or message.type not in SENDABLE or message.more:
         raise MessageError(
             f"what is sent to a session is a whole message of role 'user' or 'system' and of type "
@@ -63,10 +68,28 @@ def as_message(item: object) -> Message:
     return replace(message, content=clean_text(message.content), query=query, session=None, sequence=None)
 
 
+def as_key(client_key: str | None) -> str | None:
+    """Check a client key of a user.
+
+    Raises:
+        ConfigError: It is no text, or one that only the runtime may use.
+    """
+    if not isinstance(client_key, str | None):
+        raise ConfigError(f"client_key is text, not {client_key!r:.80}")
+    if client_key is not None and client_key.startswith(_OWN_KEYS):
+        raise ConfigError(f"client keys that begin with {_OWN_KEYS!r} are the runtime's own, not {client_key!r:.80}")
+    return client_key
+
+
+def own_key(client_key: str) -> str:
+    """Make a client key of the runtime's own, which none of a user's can equal."""
+    return _OWN_KEYS + client_key
+
+
 def part_of(message: Message) -> str | None:
     """Return the id of the message that it is sent with, when that is another one."""
-    first: str | None = (message.query or {}).get("part_of")
-    return first
+    first = (message.query or {}).get("part_of")
+    return first if isinstance(first, str) else None
 
 
 def answer_to(prompt: Message) -> Stage:

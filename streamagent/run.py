@@ -13,6 +13,7 @@ from .hooks import Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
 from .lineage import Lineage
 from .message import Message
+from .models import get_model
 from .pipeline import Chain
 from .plan import Plan
 from .protocols import Source, Stage, Store, Stream
@@ -260,9 +261,12 @@ async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message 
 async def _prepare(run: Run, end: TurnEnd) -> None:
     """Let `prepare_next_turn` change what the rest of the run uses."""
     hook = run.hooks.prepare_next_turn
-    wanted: NextTurn | None = await settled(hook(end)) if hook is not None else None
+    wanted = await settled(hook(end)) if hook is not None else None
     if wanted is not None:
-        named: dict[str, Any] = {"model": wanted.model, "settings": wanted.settings, "system": wanted.system}
+        if not isinstance(wanted, NextTurn):
+            raise ConfigError(f"prepare_next_turn returns a NextTurn or None, not {wanted!r:.80}")
+        model = None if wanted.model is None else get_model(wanted.model)
+        named: dict[str, Any] = {"model": model, "settings": wanted.settings, "system": wanted.system}
         run.plan = replace(run.plan, **{name: value for name, value in named.items() if value is not None})
 
 

@@ -17,7 +17,7 @@ from .hooks import Lane
 from .message import Message
 from .message import new_id as mint_id
 from .plan import Plan
-from .prompts import Prompt, as_message, as_prompt
+from .prompts import Prompt, as_key, as_message, as_prompt, own_key
 from .protocols import Stream
 from .structured import Output, StructuredReply, as_output
 from .watch import CANCEL_TIMEOUT
@@ -72,25 +72,22 @@ class Session(ObjectStream[Message]):
         Raises:
             SessionClosed: The session's block was left.
             MessageError: It is not a whole message that a user may send.
-            ConfigError: The output is no type of an object.
+            ConfigError: The output is no type of an object, or the key is none.
             SessionBusy: The previous reply is being read by another task. From the reply: another handle's run of
                 this session is active.
             ConflictError: From the reply: the key was used before with another prompt.
         """
         if output is None:
-            return self._ask(prompt, self._plan, client_key)
+            return self._reply_to(as_prompt(prompt), self._plan, as_key(client_key))
         wanted = as_output(output)
         system, settings = wanted.instruction(self._plan.system), wanted.settings(self._plan.settings)
         plan = replace(self._plan, system=system, settings=settings)
 
         def again(feedback: Message) -> RunReply:
             number = (feedback.query or {})["feedback"]["round"]
-            return self._ask(feedback, plan, client_key and f"{client_key} repair {number}")
+            return self._reply_to([feedback], plan, client_key and own_key(f"repair {number}:{client_key}"))
 
-        return StructuredReply(self._ask(prompt, plan, client_key), wanted, again=again)
-
-    def _ask(self, prompt: Prompt, plan: Plan, client_key: str | None) -> RunReply:
-        return self._reply_to(as_prompt(prompt), plan, client_key)
+        return StructuredReply(self._reply_to(as_prompt(prompt), plan, as_key(client_key)), wanted, again=again)
 
     def _reply_to(self, prompt: Sequence[Message], plan: Plan, client_key: str | None) -> RunReply:
         self._check_open()
@@ -119,7 +116,7 @@ class Session(ObjectStream[Message]):
         if duplex.ending:
             raise SessionClosed(f"session {self.id!r}: nothing can be sent after send_eof")
         first, *rest = as_prompt(item)
-        await self._runtime.store.enqueue(self.id, first, client_key=client_key, rest=rest)
+        await self._runtime.store.enqueue(self.id, first, client_key=as_key(client_key), rest=rest)
         duplex.wake()
 
     async def receive(self) -> Message:
@@ -163,7 +160,7 @@ class Session(ObjectStream[Message]):
         self._check_open()
         message = as_message(item)
         message = replace(message, query={**(message.query or {}), "lane": lane, **more})
-        stored = await self._runtime.store.enqueue(self.id, message, client_key=client_key)
+        stored = await self._runtime.store.enqueue(self.id, message, client_key=as_key(client_key))
         if self._duplex is not None:
             self._duplex.wake()
         return stored

@@ -34,8 +34,8 @@ class Output(Generic[T]):
         from pydantic import TypeAdapter
         from pydantic.errors import PydanticUserError
 
-        if not 0 <= repairs <= REPAIRS_LIMIT:
-            raise ConfigError(f"repairs is 0 to {REPAIRS_LIMIT}, not {repairs}")
+        if not isinstance(repairs, int) or not 0 <= repairs <= REPAIRS_LIMIT:
+            raise ConfigError(f"repairs is 0 to {REPAIRS_LIMIT}, not {repairs!r}")
         try:
             self._adapter: TypeAdapter[T] = TypeAdapter(type_)
             self.schema = _rooted(self._adapter.json_schema())

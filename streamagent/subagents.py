@@ -13,13 +13,16 @@ from .errors import ConfigError
 from .lineage import child_id
 from .message import Message, clean_text
 from .plan import Plan
+from .prompts import own_key
 from .reply import TurnText
 from .run import Run
 
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-PROMPT = "sub-agent"  # client key of the one prompt of its session: a call that is run again does not ask twice
+PROMPT = own_key(
+    "sub-agent"
+)  # client key of the one prompt of its session: a call that is run again does not ask twice
 _ANSWERED = frozenset({"stop", "stopped", "terminate"})
 
 

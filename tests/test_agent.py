@@ -65,10 +65,22 @@ def test_tools_of_a_pipeline_of_ones_own_are_changed_with_it(changes):
     assert agent.with_options(system="x").pipeline.reply == pipeline.reply
 
 
-@pytest.mark.parametrize("changes", [{"max_turns": 0}, {"timeout": 0}, {"skills": 5}, {"description": 5}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"max_turns": 0}, {"max_turns": "3"}, {"timeout": 0}, {"timeout": "3"}, {"skills": 5}, {"description": 5}],
+)
 def test_an_option_that_cannot_be_is_refused(changes):
     with pytest.raises(ConfigError, match=next(iter(changes))):
         Agent("mock").with_options(**changes)
+
+
+@pytest.mark.parametrize("hook", ["before_tool_call", "after_tool_call"])
+def test_tool_hooks_beside_a_pipeline_of_ones_own_are_refused(hook):
+    hooks = Hooks(**{hook: lambda *_: None})
+    with pytest.raises(ConfigError, match=rf"tool_dispatch\(…, {hook}=…\)"):
+        Agent("mock", pipeline=Pipeline(), hooks=hooks)
+    assert Agent("mock", pipeline=Pipeline(), hooks=Hooks(get_api_key=lambda _: None)).plan.hooks.get_api_key
+    assert Agent("mock", hooks=hooks).plan.hooks is hooks
 
 
 @pytest.mark.anyio

@@ -4,7 +4,7 @@ import pytest
 
 from streamagent import Agent, MemoryStore, tool
 from streamagent.approval_views import cap_action_requests, cap_verdicts, dcaf_executed, dcaf_tool_calls, dcaf_verdicts
-from streamagent.errors import ConfigError
+from streamagent.errors import ConfigError, ConflictError
 from tests.scripted import ScriptedModel, answer, call, calls
 
 pytestmark = pytest.mark.anyio
@@ -117,7 +117,20 @@ async def test_a_text_approves_all_or_is_the_reason_of_a_rejection(said, approve
     assert [(item.approve, item.reason) for item in verdicts] == [(approve, reason)] * 2
 
 
-@pytest.mark.parametrize("wrong", ["edit", [{"type": "edit"}], [{"type": "maybe"}], [{"type": "approve"}] * 3])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "edit",
+        3,
+        None,
+        {"x": 1},
+        ["yes"],
+        [{"type": "edit"}],
+        [{"type": "edit", "editedAction": 3}],
+        [{"type": "maybe"}],
+        [{"type": "approve"}] * 3,
+    ],
+)
 async def test_decisions_that_mean_nothing_are_refused(wrong):
     agent = agent_of(MemoryStore())
     async with agent.session("s") as session:
@@ -125,3 +138,31 @@ async def test_decisions_that_mean_nothing_are_refused(wrong):
         waiting = await session.pending()
     with pytest.raises(ConfigError):
         cap_verdicts(waiting, wrong)
+
+
+@pytest.mark.parametrize("said", ["false", "true", 1, 0, None, [], {}])
+def test_a_dcaf_call_is_executed_for_true_alone_and_what_is_no_bool_is_refused(said):
+    with pytest.raises(ConfigError, match="call 'a'"):
+        dcaf_verdicts([{"id": "a", "execute": said}])
+    with pytest.raises(ConfigError, match="has an `id`"):
+        dcaf_verdicts(["a"])
+
+
+async def test_caps_data_part_is_taken_as_the_decisions_in_it():
+    agent = agent_of(MemoryStore())
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
+        waiting = await session.pending()
+        decisions = [{"type": "approve"}, {"type": "reject", "message": "no"}]
+        assert cap_verdicts(waiting, {"decisions": decisions}) == cap_verdicts(waiting, decisions)
+
+
+async def test_decisions_go_with_what_was_shown_whatever_was_decided_meanwhile():
+    agent = agent_of(MemoryStore())
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
+        shown = await session.pending()
+        await session.reject(shown[0], "another process was first")
+        with pytest.raises(ConflictError):
+            await session.decide(*cap_verdicts(shown[:1], "yes"))
+        assert await session.pending() == shown[1:]

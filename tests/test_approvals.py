@@ -275,7 +275,7 @@ async def test_a_decision_is_taken_once_and_repeating_it_changes_nothing(store, 
         await session.approve(waiting, by="Bob")
         with pytest.raises(ConflictError):
             await session.reject(waiting)
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError, match="was decided otherwise before: 'approve' by 'Ada'; the first"):
             await session.approve(waiting, args={"order": "B"})
         await session.resume()
         await session.approve(waiting)
@@ -826,11 +826,22 @@ async def test_always_names_arguments_of_the_call(store, shop):
         {"reason": "because"},
         {"args": "x"},
         {"always": True},
+        {"approve": "false"},
+        {"approval": None},
+        {"approve": False, "reason": None},
+        {"by": 3},
     ],
 )
 def test_a_verdict_that_means_nothing_is_refused(wrong):
     with pytest.raises(ConfigError):
-        Verdict(approval="a", **wrong)
+        Verdict(**{"approval": "a", **wrong})
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject", "revoke"])
+async def test_what_is_decided_about_is_named_by_its_id(store, shop, verb):
+    async with shop.agent(store).session("s") as session:
+        with pytest.raises(ConfigError, match="not None"):
+            await getattr(session, verb)(None)
 
 
 def test_requires_approval_is_a_bool_or_a_function():
@@ -857,6 +868,22 @@ async def test_a_decision_cannot_be_sent_as_a_message(store, shop):
     async with agent.session("s") as session:
         with pytest.raises(MessageError):
             await session.send(Message(role="user", type="approval", query={"approval": "x", "decision": "approve"}))
+
+
+async def test_a_message_that_names_an_approval_neither_hides_nor_blocks_it(store, shop):
+    agent = shop.agent(store, calls(refund()), answer("Done."))
+    async with agent.session("s") as session:
+        await session.ask("Refund.")
+        [waiting] = await session.pending()
+        await session.steer(
+            Message(role="user", content="x", query={"approval": waiting.id}), client_key=f"decision:{waiting.id}"
+        )
+        async with opened(store) as other:
+            await other.enqueue("s", Message(role="user", content="y", query={"approval": waiting.id}))
+        assert await session.pending() == [waiting]
+        await session.approve(waiting)
+        await session.resume()
+    assert shop.effects == [("refund", "A1", 5)]
 
 
 async def test_a_call_of_an_answer_that_failed_is_not_asked_about():

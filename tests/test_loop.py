@@ -7,7 +7,7 @@ import pytest
 
 from streamagent import Agent, Hooks, MemoryStore, Message, ModelSettings, NextTurn, Pipeline, persist, tool, transform
 from streamagent.calls import Decision, Output
-from streamagent.errors import ConfigError
+from streamagent.errors import ConfigError, MessageError
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock
 
 pytestmark = pytest.mark.anyio
@@ -170,6 +170,28 @@ async def test_hooks_give_steering_and_follow_up_messages():
     assert users(await check_rows(agent.store)) == ["Go.", "now", "later"]
 
 
+@pytest.mark.parametrize("form", [lambda text: text, lambda text: [text], lambda text: (Message.user(text),)])
+async def test_hooks_may_give_texts_one_or_none(form):
+    given = {"steer": ["now"], "later": ["later"]}
+
+    def pop(kind):
+        return form(given[kind].pop()) if given[kind] else None
+
+    hooks = Hooks(get_steering_messages=lambda: pop("steer"), get_follow_up_messages=lambda: pop("later"))
+    agent = agent_of(ASK_STOCK, answer("x"), hooks=hooks)
+    async with agent.session("s") as session:
+        await session.ask("Go.")
+    assert users(await check_rows(agent.store)) == ["Go.", "now", "later"]
+
+
+@pytest.mark.parametrize("odd", [3, [3], [Message.stop("stop")]])
+async def test_what_hooks_give_that_is_no_message_of_a_user_is_refused(odd):
+    agent = agent_of(ASK_STOCK, hooks=Hooks(get_steering_messages=lambda: odd))
+    async with agent.session("s") as session:
+        with pytest.raises(MessageError):
+            await session.ask("Go.")
+
+
 async def test_a_program_stops_the_run_after_a_turn():
     seen = []
 
@@ -203,6 +225,22 @@ async def test_the_next_turn_may_have_another_model_prompt_and_settings():
     assert agent.model.contexts[0][0].content == "Act."
     assert second.contexts[0][0].content == "Think."
     assert agent.plan.model is agent.model  # the agent stays as it was
+
+
+async def test_the_next_turns_model_may_be_given_by_its_name():
+    agent = agent_of(ASK_STOCK, hooks=Hooks(prepare_next_turn=lambda _: NextTurn(model="mock")))
+    async with agent.session("s") as session:
+        assert (await session.ask("Go.")).stop.query["model"] == "mock"
+
+
+@pytest.mark.parametrize(
+    "odd", [lambda: NextTurn(model=3), lambda: NextTurn(settings={}), lambda: NextTurn(system=3), dict]
+)
+async def test_a_next_turn_that_is_none_is_refused(odd):
+    agent = agent_of(ASK_STOCK, hooks=Hooks(prepare_next_turn=lambda _: odd()))
+    async with agent.session("s") as session:
+        with pytest.raises(ConfigError):
+            await session.ask("Go.")
 
 
 async def test_a_hook_that_prepares_nothing_changes_nothing():

@@ -7,7 +7,7 @@ import pytest
 
 from streamagent import Agent, Message, Runtime
 from streamagent.attachments import file, image
-from streamagent.errors import ConflictError, MessageError
+from streamagent.errors import ConfigError, ConflictError, MessageError
 from streamagent.message import new_id
 from streamagent.prompts import PARTS_LIMIT, as_prompt
 from streamagent.settle import settle
@@ -188,3 +188,71 @@ async def test_a_prompt_that_crashes_while_it_waits_is_settled_once_it_is_admitt
             with anyio.fail_after(5):
                 assert [m async for m in session] == []
     assert agent.model.contexts == []
+
+
+# --- what only the runtime may say
+
+ODD = [
+    {"lane": []},
+    {"lane": "decision"},
+    {"lane": "cancel"},
+    {"lane": "steer", "interrupt": True},
+    {"feedback": {"round": 1}},
+    {"part_of": ["x"]},
+    {"parent": {"session": "s"}, "path": ["x"], "cut": "aborted"},
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_what_a_user_says_in_the_runtimes_name_is_left_out_and_the_message_is_answered(store, odd):
+    agent = Agent(ScriptedModel(answer("one"), answer("two")))
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+        with anyio.fail_after(5):
+            result = await session.ask(Message(role="user", content="1", query={**odd, "mine": 1}))
+            assert (result[0].query, result.text) == ({"mine": 1}, "one")
+            assert (await session.ask("2")).text == "two"
+
+
+@pytest.mark.parametrize("odd", [{"lane": []}, {"lane": {}}, {"lane": "decision"}, {"part_of": []}])
+async def test_an_odd_message_that_waits_already_is_answered_as_a_prompt(store, odd):
+    agent = Agent(ScriptedModel(answer("one"), answer("two")))
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+        await store.enqueue("s", Message(role="user", content="1", query=odd))
+        with anyio.fail_after(5):
+            assert (await session.ask("2")).text == "two"
+    assert len(agent.model.contexts) == 2
+
+
+async def test_a_part_with_a_lane_stays_with_its_prompt(store):
+    agent = Agent(ScriptedModel(answer("x")))
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+        await session.ask(["1", Message(role="user", content="2", query={"lane": "steer"}), "3"])
+        assert [m.content for m in agent.model.contexts[0]] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("key", ["streamagent:decision:1", 3, ["k"]])
+async def test_a_key_that_is_none_of_a_user_is_refused(key):
+    async with Agent("mock").session() as session:
+        for send in (session.send, session.steer, session.follow_up):
+            with pytest.raises(ConfigError, match="key"):
+                await send("a", client_key=key)
+        with pytest.raises(ConfigError, match="key"):
+            session.ask("a", client_key=key)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"content": 3},
+        {"query": [1]},
+        {"id": 3},
+        {"type": ["text"]},
+        {"role": []},
+        {"created_at": "now"},
+        {"attempt": None},
+    ],
+)
+async def test_a_message_with_a_field_of_a_wrong_type_is_refused_with_its_name(odd):
+    async with Agent("mock").session() as session:
+        with pytest.raises(MessageError, match=f"field '{next(iter(odd))}' cannot be"):
+            session.ask(Message(**{"role": "user", **odd}))

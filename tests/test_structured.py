@@ -116,7 +116,7 @@ async def test_it_is_repaired_as_often_as_was_said(repairs):
     assert (len(model.contexts), caught.value.kind) == (repairs + 1, "invalid_output")
 
 
-@pytest.mark.parametrize("repairs", [-1, REPAIRS_LIMIT + 1])
+@pytest.mark.parametrize("repairs", [-1, REPAIRS_LIMIT + 1, "1"])
 def test_more_repairs_are_refused(repairs):
     with pytest.raises(ConfigError, match=f"repairs is 0 to {REPAIRS_LIMIT}"):
         Output(Mug, repairs=repairs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from streamagent.errors import ConfigError
@@ -60,16 +61,27 @@ class Redactor:
         return self.replacement.join(map(self._by_words, self._values.split(text)))
 
     def json(self, value: Any) -> Any:
-        """Return a JSON value without secrets in its strings and numbers; names stay."""
+        """Return a JSON value without secrets in its strings, numbers and names."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            return {name: self.json(item) for name, item in value.items()}
+            return self._object(value)
         if isinstance(value, list | tuple):
             return [self.json(item) for item in value]
         if isinstance(value, int | float) and self.text(str(value)) != str(value):
             return self.replacement
         return value
+
+    def _object(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Redact names and values; names that are then the same are numbered, so that no value is lost."""
+        clean: dict[Any, Any] = {}
+        numbers = count(2)  # one for all: with many names it still takes linear time
+        for name, item in value.items():
+            shown = found = self.text(name) if isinstance(name, str) else name
+            while shown in clean:
+                shown = f"{found} {next(numbers)}"
+            clean[shown] = self.json(item)
+        return clean
 
     def border(self, text: str) -> int:
         """Return up to where no secret can grow any more when text follows: the last word's beginning, or before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +45,8 @@ def approve(  # noqa: PLR0913 - the options of a command
     """
     given, granted = _read("args", args), _read("always", always)
     deciding = session is not None and bool(approvals or everything)
+    said = {"--reject": reject, "--reason": reason, "--args": args, "--always": always, "--by": by}
+    _check(session, approvals, everything=everything, said=[name for name, value in said.items() if value])
 
     async def work(store: Store) -> int:
         from streamagent.approvals import Verdict, decide, pending
@@ -55,6 +57,8 @@ def approve(  # noqa: PLR0913 - the options of a command
                 _show(approval, json=json)
             return 0
         chosen = approvals or [approval.id for approval in await pending(store, session)]
+        if not chosen:
+            raise fail(f"no call waits in session {session!r}")
         for chosen_id in chosen:
             await decide(store, session, replace(verdict, approval=chosen_id))
         return len(chosen)
@@ -62,6 +66,16 @@ def approve(  # noqa: PLR0913 - the options of a command
     count = with_store(db, work, read_only=not deciding)
     if deciding:
         typer.echo(f"{'rejected' if reject else 'approved'} {count}", err=True)
+
+
+def _check(session: str | None, approvals: Sequence[str] | None, *, everything: bool, said: Sequence[str]) -> None:
+    """Refuse what would be taken for a decision, and decides about nothing."""
+    if everything and session is None:
+        raise fail("--all is about a session; name it: streamagent approve SESSION --all", USAGE)
+    if everything and approvals:
+        raise fail("give the ids of approvals or --all, not both", USAGE)
+    if said and not (approvals or everything):
+        raise fail(f"{', '.join(said)}: name what to decide about: a session and the ids, or --all", USAGE)
 
 
 async def _waiting(store: Store, session: str | None) -> AsyncIterator[Approval]:

@@ -15,6 +15,7 @@ from .options import Database, Json, ModelName, NoStream, SessionId
 from .output import writing
 
 if TYPE_CHECKING:
+    from streamagent.approvals import Approval
     from streamagent.driver import RunReply
     from streamagent.session import Session
 
@@ -56,12 +57,13 @@ def chat(  # noqa: PLR0913 - the options of a command
         async def talk() -> int:
             async with loaded.agent.session(session) as opened:
                 try:
-                    await _ask_about(opened, view)
+                    shown = await _ask_about(opened, view)
                     for line in _prompts(interrupts):
-                        if (reply := await _answer_to(opened, line)) is not None:
+                        reply = opened.ask(line) if shown is None else await _decided(opened, shown, line, view)
+                        if reply is not None:
                             await converse(reply, view, interrupts)
                             interrupts.forget_ctrl_c()
-                        await _ask_about(opened, view)
+                        shown = await _ask_about(opened, view)
                 except Interrupted as error:
                     return error.code
             return 0
@@ -69,20 +71,29 @@ def chat(  # noqa: PLR0913 - the options of a command
         raise typer.Exit(interrupts.run(talk))
 
 
-async def _answer_to(session: Session, line: str) -> RunReply | None:
-    """Ask what was typed, or take it for the decision about the call that waits; the last one lets the run go on."""
+async def _decided(session: Session, shown: Approval, line: str, view: View) -> RunReply | None:
+    """Take what was typed for the decision about the call that was shown; the last one lets the run go on.
+
+    When somebody else has decided meanwhile the line is about nothing, and whoever that was goes on with the run.
+    """
+    from streamagent.approval_views import cap_verdicts
+    from streamagent.errors import ApprovalGone, ConfigError, ConflictError
+
+    try:
+        await session.decide(*cap_verdicts([shown], line))
+    except (ApprovalGone, ConfigError, ConflictError) as error:
+        view.note(str(error), style="yellow")
+        return None
+    return None if await session.pending() else session.resume()
+
+
+async def _ask_about(session: Session, view: View) -> Approval | None:
+    """Show the call that waits longest, and return it."""
     waiting = await session.pending()
     if not waiting:
-        return session.ask(line)
-    from streamagent.approval_views import cap_verdicts
-
-    await session.decide(*cap_verdicts(waiting[:1], line))
-    return session.resume() if len(waiting) == 1 else None
-
-
-async def _ask_about(session: Session, view: View) -> None:
-    if waiting := await session.pending():
-        view.note(f"run {question(waiting[0])}? yes, or why not")
+        return None
+    view.note(f"run {question(waiting[0])}? yes, or why not")
+    return waiting[0]
 
 
 def _prompts(interrupts: Interrupts) -> Iterator[str]:

@@ -10,14 +10,23 @@ from .interrupts import Interrupts
 from .render import View, stop_note
 
 
-async def converse(answer: RunReply, view: View, interrupts: Interrupts) -> int:
-    """Show an answer, and return the exit code that it deserves; what was said before a signal is kept."""
+async def converse(answer: RunReply, view: View, interrupts: Interrupts, *, idle: str = "") -> int:
+    """Show an answer, and return the exit code that it deserves; what was said before a signal is kept.
+
+    Args:
+        answer: The answer.
+        view: What shows it.
+        interrupts: What a signal does.
+        idle: What to say when there was nothing to answer.
+    """
     async with answer as reply:
         stop = None
         with interrupts.cut():
             stop = await _show(reply, view)
         stop = await _show(reply, view) or stop  # what is left of an answer that was cut: how it was closed
         view.close()
+        if stop is None and idle:
+            view.note(idle)
     return _exit_code(stop)
 
 

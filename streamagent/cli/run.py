@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .exits import USAGE, exit_codes, fail
 from .options import Database, Json, ModelName, NoStream, SessionId
+
+if TYPE_CHECKING:
+    from streamagent.session import Session
 
 
 def run(  # noqa: PLR0913 - the options of a command
@@ -39,6 +42,8 @@ def run(  # noqa: PLR0913 - the options of a command
         from .render import make_view
         from .target import is_target, load_target
 
+        if resume and not (prompt is None and is_target(target)):
+            raise fail("--resume asks nothing; give a target and no prompt", USAGE)
         if prompt is not None and not is_target(target):
             raise fail(f"{target!r} is no target; quote the prompt if it has several words", USAGE)
         loaded = load_target(target if is_target(target) else None, model=model, db=db)
@@ -54,7 +59,18 @@ def run(  # noqa: PLR0913 - the options of a command
 
         async def ask() -> int:
             async with loaded.agent.session(session) as opened:
-                reply = opened.resume() if resume else opened.ask(asked or "")
-                return await converse(reply, view, interrupts)
+                if not resume:
+                    return await converse(opened.ask(asked or ""), view, interrupts)
+                return await converse(opened.resume(), view, interrupts, idle=await _idle(opened))
 
         raise typer.Exit(interrupts.run(ask))
+
+
+async def _idle(session: Session) -> str:
+    """Say why nothing goes on, should nothing go on."""
+    waiting = len(await session.pending())
+    if not waiting:
+        return f"session {session.id!r} has nothing to do"
+    return (
+        f"{waiting} {'call waits' if waiting == 1 else 'calls wait'} for an approval: streamagent approve {session.id}"
+    )

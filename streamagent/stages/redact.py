@@ -27,15 +27,20 @@ KEY_PATTERNS = (
     r"://[A-Za-z0-9._~%!$&()*+,;=-]{0,128}+:[A-Za-z0-9._~%!$&()*+,;=:-]{1,128}+@",  # user and password of a URL
 )
 EMAIL_PATTERN = r"[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9-]{1,63}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}+"  # lengths of RFC 5321
-# Identifiers, what programs read, and what a provider wants back byte for byte.
-_KEPT = frozenset({"call", "id", "limit", "mime", "model", "provider", "reason", "tool", "usage"})
-_ENCODED = frozenset({"file", "image"})  # base64 is no text, and a part cut out of it ruins it
+# Identifiers of ours and of providers, what programs read, and what a provider wants back byte for byte.
+_KEPT = frozenset({"call", "id", "mime", "model", "provider", "reason", "usage"})
+_KEPT_OF: dict[str, frozenset[str]] = {
+    "stop": _KEPT | {"limit"},  # numbers
+    **dict.fromkeys(("file", "image"), _KEPT | {"data"}),  # base64 is no text, and a part cut out of it ruins it
+}
 
 
 def redact(
     *, patterns: Iterable[str] = KEY_PATTERNS, values: Iterable[str] = (), replacement: str = "[redacted]"
 ) -> Stage:
-    """Replace known secrets and what looks like one, in texts, in the arguments of calls, in results and errors.
+    """Replace known secrets and what looks like one, in texts, calls, results and errors.
+
+    Of a call that is its tool's name and its arguments with their names; identifiers stay.
 
     As a context stage it decides what the model sees, as a reply stage what is stored and shown. A secret is found
     wherever a text is cut into fragments: the last word is held back until it is complete, at most some thousand
@@ -90,7 +95,7 @@ class _Text:
         content = self._tail.feed(fragment.content, final=not fragment.more)
         query = fragment.query
         if query is not None:
-            kept = {*_KEPT, "data"} if fragment.type in _ENCODED else _KEPT
+            kept = _KEPT_OF.get(fragment.type, _KEPT)
             query = {name: value if name in kept else self._redactor.json(value) for name, value in query.items()}
         if content == fragment.content and query == fragment.query:
             return fragment

@@ -105,7 +105,7 @@ class Ledger(ABC):
         earlier = None if client_key is None else self.find_key(client_key)
         if earlier is not None:
             if substance(earlier) != substance(row):
-                raise ConflictError(f"client key {client_key!r} was used before with another message; use a new key")
+                raise ConflictError(_used_before(earlier, client_key))
             return earlier
         for part in (row, *rest):
             if self.find(part.id) is not None or self.shares(part.id):
@@ -186,3 +186,13 @@ class Ledger(ABC):
             if row.type == "tool_result":
                 waiting.answered = row.sequence
             self.put(waiting)
+
+
+def _used_before(row: Row, client_key: str | None) -> str:
+    """Say what stands in the way of another message under a client key; a decision's key is none of the user's."""
+    if row.type != "approval":
+        return f"client key {client_key!r} was used before with another message; use a new key"
+    said = row.facts or {}
+    by = f" by {said['by']!r:.80}" if "by" in said else ""
+    decided = f"{said.get('decision')!r}{by}"
+    return f"approval {said.get('approval')!r} was decided otherwise before: {decided}; the first decision holds"

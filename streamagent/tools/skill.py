@@ -24,7 +24,7 @@ class Skill:
         text: The instruction, which the model sees when it asks.
 
     Raises:
-        ConfigError: The name or description is empty or longer than a line.
+        ConfigError: The name or description is empty or longer than a line, or something is no text.
     """
 
     name: str
@@ -33,8 +33,10 @@ class Skill:
 
     def __post_init__(self) -> None:
         for what, value in (("name", self.name), ("description", self.description)):
-            if not value.strip() or len(value.splitlines()) > 1:
+            if not isinstance(value, str) or not value.strip() or len(value.splitlines()) > 1:
                 raise ConfigError(f"the {what} of a skill is one line of text, not {value!r:.80}")
+        if not isinstance(self.text, str):
+            raise ConfigError(f"the text of a skill is text, not {self.text!r:.80}")
 
 
 def skill_tool(skills: Sequence[Skill]) -> FunctionTool[..., Any]:

@@ -26,6 +26,11 @@ def waiting(*args):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def waiting_ids(folder):
+    listed = call("approve", "s", "--json", cwd=folder)
+    return [json.loads(line)["id"] for line in listed.stdout.splitlines()]
+
+
 def test_a_call_that_one_process_asks_about_a_second_decides_and_a_third_executes(target, tmp_path):
     asked = call("run", target, "--session", "s", cwd=tmp_path)
     assert asked.returncode == 0, asked.stderr
@@ -41,6 +46,7 @@ def test_a_call_that_one_process_asks_about_a_second_decides_and_a_third_execute
     assert effects() == ["A1"]
     again = call("run", target, "--session", "s", "--resume", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (0, "")
+    assert "session 's' has nothing to do" in again.stderr
     assert effects() == ["A1"]
     assert types("s") == [
         *("text", "tool_call", "stop", "approval", "stop"),
@@ -98,6 +104,15 @@ def test_what_is_shown_hides_nothing(target):
         (["s", "--all", "--always", "[]"], 2, "--always is a JSON object"),
         (["s", "--all", "--reason", "x"], 2, "a reason is for a rejected call"),
         (["s", "--all", "--reject", "--args", "{}"], 2, "a rejected call takes no `args`"),
+        (["--all"], 2, "--all is about a session"),
+        (["s", "nothing", "--all"], 2, "not both"),
+        (["s", "--reject"], 2, "--reject"),
+        (["s", "--reason", "x"], 2, "--reason"),
+        (["s", "--args", "{}"], 2, "--args"),
+        (["s", "--always", "{}"], 2, "--always"),
+        (["s", "--by", "Ada"], 2, "--by"),
+        (["--reject"], 2, "--reject"),
+        (["nosuch", "--all"], 1, "no call waits in session 'nosuch'"),
     ],
 )
 def test_a_wrong_use_is_said(target, args, code, text):
@@ -110,6 +125,46 @@ def test_resume_needs_a_session(target):
     result = invoke("run", target, "--resume")
     assert result.exit_code == 2
     assert "--session" in result.output
+
+
+@pytest.mark.parametrize("args", [("{target}", "Refund B2."), ("Refund B2.",)])
+def test_resume_asks_nothing(target, args):
+    result = invoke("run", *(item.format(target=target) for item in args), "--session", "s", "--resume")
+    assert (result.exit_code, "--resume asks nothing" in result.output) == (2, True), result.output
+
+
+def test_resume_says_what_still_waits(target):
+    invoke("run", target, "--session", "s")
+    result = invoke("run", target, "--session", "s", "--resume")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "1 call waits for an approval: streamagent approve s" in result.stderr
+
+
+def test_in_a_chat_a_line_decides_about_the_call_that_was_shown(target, tmp_path, monkeypatch):
+    """Another process decides about the first call while somebody thinks: `yes` was not said about the second."""
+
+    def answers():
+        yield "Refund A1 and B2."
+        assert call("approve", "s", waiting_ids(tmp_path)[0], "--reject", cwd=tmp_path).returncode == 0
+        yield "yes"
+        yield "not this one"
+        raise EOFError
+
+    lines = answers()
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    result = invoke("chat", target, "--session", "s")
+    assert result.exit_code == 0, result.output
+    assert "was decided otherwise before: 'reject'" in result.stderr
+    assert result.stderr.count('run refund {"order":"B2"}? yes, or why not') == 1
+    assert "Rejection Reason: not this one!" in result.stdout
+    assert effects() == []
+
+
+def test_in_a_chat_a_line_that_cannot_be_a_decision_is_asked_again(target):
+    result = invoke("chat", target, "--session", "s", stdin="Refund A1.\nedit\nyes\n")
+    assert result.exit_code == 0, result.output
+    assert "an edit needs the arguments" in result.stderr
+    assert effects() == ["A1"]
 
 
 def test_in_a_chat_the_next_lines_decide(target):

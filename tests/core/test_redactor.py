@@ -41,9 +41,13 @@ def test_a_value_is_found_as_json_writes_it():
 
 def test_json_is_searched_in_depth():
     value = {"sk-abcd": ["sk-abcd", {"n": 123456, "ok": True, "t": ("x", None, 1.5)}]}
-    assert redactor(KEY, values=["123456"]).json(value) == {
-        "sk-abcd": ["#", {"n": "#", "ok": True, "t": ["x", None, 1.5]}]
-    }
+    assert redactor(KEY, values=["123456"]).json(value) == {"#": ["#", {"n": "#", "ok": True, "t": ["x", None, 1.5]}]}
+
+
+def test_names_are_searched_too_and_none_of_their_values_is_lost():
+    redact = redactor(values=["hidden", "secret"])
+    given = {"hidden": 1, "ok": {"secret": [{"a hidden thing": "x"}]}, "secret": 2, "#": 3, 5: 4}
+    assert redact.json(given) == {"#": 1, "ok": {"#": [{"a # thing": "x"}]}, "# 2": 2, "# 3": 3, 5: 4}
 
 
 def test_a_word_that_is_whole_waits_for_nothing():

@@ -204,3 +204,18 @@ async def test_a_secret_is_neither_seen_by_the_model_nor_stored_and_the_tool_get
 
 def test_it_has_a_signature_that_can_be_read():
     assert list(inspect.signature(redact).parameters) == ["patterns", "values", "replacement"]
+
+
+@pytest.mark.parametrize("kind", ["tool_call", "tool_result", "approval"])
+async def test_names_in_arguments_and_details_and_the_tools_name_are_redacted(kind):
+    hidden = {CANARY: {f"key {CANARY}": 1}}
+    query = {"tool": f"t-{CANARY}", "id": "c1", "args": hidden, "details": hidden, "limit": CANARY}
+    [message] = await shown([Message(type=kind, query=query)])
+    clean = {"[redacted]": {"key [redacted]": 1}}
+    expected = {"tool": "t-[redacted]", "id": "c1", "args": clean, "details": clean, "limit": "[redacted]"}
+    assert message.query == expected
+
+
+async def test_what_programs_read_of_a_stop_stays():
+    stop = Message.stop("turn_limit", limit={"turns": 4711}, usage={"total_tokens": 4711}, model="m-4711")
+    assert await shown([stop], values=["4711"]) == [stop]

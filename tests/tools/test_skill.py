@@ -51,10 +51,14 @@ def test_without_skills_nothing_is_said_and_there_is_no_tool():
     assert with_skills(None, [REFUND]).startswith("You have skills")
 
 
-@pytest.mark.parametrize(("name", "description"), [("", "d"), (" ", "d"), ("n", ""), ("n\nm", "d"), ("n", "d\ne")])
+@pytest.mark.parametrize(
+    ("name", "description"), [("", "d"), (" ", "d"), ("n", ""), ("n\nm", "d"), ("n", "d\ne"), (3, "d"), ("n", None)]
+)
 def test_a_name_and_a_description_are_a_line_each(name, description):
     with pytest.raises(ConfigError, match="of a skill is one line of text"):
         Skill(name, description, "text")
+    with pytest.raises(ConfigError, match="text of a skill"):
+        Skill("n", "d", None)
 
 
 def test_two_skills_of_one_name_and_what_is_no_skill_are_refused():
