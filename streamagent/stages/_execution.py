@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,10 +31,10 @@ from streamagent.calls import (
 )
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
-from streamagent.hooks import lane_of, settled
+from streamagent.hooks import lane_of, said_by, settled
 from streamagent.message import Message, clean_text
 
-from ._approval import Asked, Gate, prepared
+from ._approval import Asked, Gate, copied, prepared
 from ._speech import Speech
 
 BLOCKED = "Tool execution was blocked"
@@ -156,7 +155,8 @@ class Execution:
         if self._options.after is None:
             return output
         try:
-            return await settled(self._options.after(verdict.call, output)) or output
+            given = await said_by(self._options.after(verdict.call, output), Output, "after_tool_call")
+            return output if given is None else render(given)
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             return _failure(error)
 
@@ -191,10 +191,10 @@ class Execution:
         """Return the arguments as the hook wants them, which has a copy of its own, or why it blocks the call."""
         if self._options.before is None:
             return call.args
-        shown = replace(call, args=_copied(call.args))
-        said: Decision | None = await settled(self._options.before(shown))
+        shown = replace(call, args=copied(call.args))
+        said = await said_by(self._options.before(shown), Decision, "before_tool_call")
         if said is not None and said.block is not None:
-            return Output(said.block or BLOCKED, is_error=True, terminate=said.terminate)
+            return render(Output(said.block or BLOCKED, is_error=True, terminate=said.terminate))
         return shown.args if said is None or said.args is None else said.args
 
     def _tool(self, query: Mapping[str, Any]) -> Tool:
@@ -244,17 +244,20 @@ class Execution:
 
     async def _drive(self, tool: Tool, asked: ToolCall, running: _Running) -> None:
         with running.scope:
-            try:
-                value = await tool.run(asked.args, asked.context)
-                output = await self._stream(value, running) if isinstance(value, AsyncIterator) else render(value)
-            except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
-                output = _failure(error)
+            output = await self._use(tool, asked, running)
             if not running.abandoned:
                 running.output = output
                 self._keep(
                     output if self._options.after is None else UNSEEN
                 )  # it may be cut before anybody hears of it
             running.done.set()
+
+    async def _use(self, tool: Tool, asked: ToolCall, running: _Running) -> Output:
+        try:
+            value = await tool.run(asked.args, asked.context)
+            return await self._stream(value, running) if isinstance(value, AsyncIterator) else render(value)
+        except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
+            return _failure(error)
 
     async def _stream(self, pieces: AsyncIterator[Any], running: _Running) -> Output:
         """Pass on what a tool yields, piece by piece; what follows an error is the error."""
@@ -278,13 +281,6 @@ class _Running:
     scope: CancelScope = field(default_factory=CancelScope)
     output: Output | None = None
     abandoned: bool = False
-
-
-def _copied(args: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        return deepcopy(args)
-    except Exception:  # noqa: BLE001 - foreign objects among the arguments
-        return dict(args)
 
 
 def _failure(error: BaseException) -> Output:
