@@ -298,7 +298,7 @@ class RunReply(Reply):
 
     async def _drop_previous(self) -> None:
         while (previous := self._previous) is not None:  # one that never began may have one itself
-            self._previous, previous._previous = previous._previous, None
+            self._previous, previous._previous = previous._previous, None  # noqa: SLF001 - of the same class
             await previous.aclose()
 
     async def _end_run(self, cause: Cause, error: BaseException | None = None) -> None:

@@ -84,7 +84,7 @@ async def test_a_handle_of_another_store_on_the_same_file_cuts_the_run(tmp_path)
 @ASYNCIO
 async def test_a_reader_that_was_told_of_the_lost_session_is_not_told_again_when_the_runtime_is_left(tmp_path):
     agent = Agent(ScriptedModel(answer("one", "two")))
-    async with two_runtimes(agent, tmp_path / "s.db") as (near, far, store):
+    async with two_runtimes(agent, tmp_path / "s.db") as (near, far, _):
         reply = near.ask("Go.")
         assert (await anext(reply)).content == "Go."
         await far.resume()  # takes the session over

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from anyio import (
@@ -31,7 +32,7 @@ from streamagent.calls import (
 )
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
-from streamagent.hooks import lane_of, said_by, settled
+from streamagent.hooks import lane_of, said_by
 from streamagent.message import Message, clean_text
 
 from ._approval import Asked, Gate, copied, prepared
@@ -107,7 +108,7 @@ class Execution:
         self._previous = previous
         self._sequential = sequential
         self._border = border
-        self._children = 0
+        self._children = count(1)
 
     async def execute(self) -> None:
         """Take the call through all steps; its last message is its result, or the request to approve it."""
@@ -218,10 +219,8 @@ class Execution:
         )
 
     async def _start(self, agent: HasPlan, prompt: str) -> Output:
-        self._children += 1
-        call, number = self.call.id, self._children
         return await self._run.start_child(
-            Child(agent=agent, prompt=prompt, call=call, number=number, relay=self._speech.send)
+            Child(agent=agent, prompt=prompt, call=self.call.id, numbers=self._children, relay=self._speech.send)
         )
 
     async def _call(self, tool: Tool, asked: ToolCall) -> Output:
