@@ -297,8 +297,8 @@ class RunReply(Reply):
             self._finished.set()
 
     async def _drop_previous(self) -> None:
-        previous, self._previous = self._previous, None
-        if previous is not None:
+        while (previous := self._previous) is not None:  # one that never began may have one itself
+            self._previous, previous._previous = previous._previous, None  # noqa: SLF001 - of the same class
             await previous.aclose()
 
     async def _end_run(self, cause: Cause, error: BaseException | None = None) -> None:

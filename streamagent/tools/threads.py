@@ -38,6 +38,8 @@ class _Call:
             return None
         try:
             return self._function()
+        except GeneratorExit as error:  # an event loop would close with it whatever waits for this thread
+            raise ToolError(f"GeneratorExit: {error}") from error
         finally:
             with self._lock:
                 self._running = False
