@@ -47,20 +47,24 @@ class NextTurn:
     """What the next turns of the run use instead; `None` leaves it as it was.
 
     Args:
-        model: What answers, or its name.
+        model: What answers; `get_model` makes a model of a name.
         settings: Options of the model calls, such as `reasoning_effort`.
         system: The system prompt.
+        context: What the next turn is given instead of the stored messages, which stay as they are; once.
 
     Raises:
-        ConfigError: Settings or a system prompt of a wrong type.
+        ConfigError: Something of a wrong type.
     """
 
-    model: Model | str | None = None
+    model: Model | None = None
     settings: ModelSettings | None = None
     system: str | None = None
+    context: Sequence[Message] | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in (("settings", ModelSettings | None), ("system", str | None)):
+        if self.model is not None and not hasattr(self.model, "stream"):
+            raise ConfigError(f"NextTurn(model=…) takes a model, not {self.model!r:.80}; get_model makes one of a name")
+        for name, kind in (("settings", ModelSettings | None), ("system", str | None), ("context", Sequence | None)):
             if not isinstance(value := getattr(self, name), kind):
                 raise ConfigError(f"NextTurn({name}=…) takes {kind}, not {value!r:.80}")
 

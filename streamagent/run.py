@@ -13,13 +13,12 @@ from .hooks import Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
 from .lineage import Lineage
 from .message import Message
-from .models import get_model
 from .pipeline import Chain
 from .plan import Plan
 from .protocols import Source, Stage, Store, Stream
 from .records import NOTHING, Unfinished
 from .tasks import RunTasks
-from .turn import Turn, with_system
+from .turn import Turn, each, with_system
 
 _PAUSED = Message.stop("tool_calls")  # what a run that goes on after a pause takes for the last turn's stop
 
@@ -35,7 +34,8 @@ class Run:
     over; `shrunk`, that one is taken once more because its context was too long, and `retry`, that this comes next.
     `begun`, that it is not looking into the inbox now; `pressed` is the id of the message for which it is to be cut, or
     empty, and `interrupted`, when it goes on after that, of the one for which it was. `lineage` is its place among the
-    runs of sub-agents; `starter` starts one. `first` is the sequence of its first row, also before a pause.
+    runs of sub-agents; `starter` starts one. `first` is the sequence of its first row, also before a
+    pause; `context`, what the next turn is given instead of the stored messages.
     """
 
     session: str
@@ -63,6 +63,7 @@ class Run:
     decided: dict[str, Message] = field(default_factory=dict)
     left: Unfinished = NOTHING
     resumed: bool = False
+    context: Sequence[Message] | None = None
     first: int | None = None
     since: int | None = None
     stop: Message = _PAUSED
@@ -167,6 +168,11 @@ class Run:
         await chain.extend([*self.lineage.bounds, *self.plan.pipeline.reply], self)
         return chain
 
+    def source(self) -> Stream:
+        """Give what the next turn is about: the stored messages, or once what `prepare_next_turn` has given."""
+        given, self.context = self.context, None
+        return self.store.read(self.session) if given is None else each(given)
+
     async def start_child(self, child: Child) -> Output:
         """Let a sub-agent answer; see `ToolContext.start`."""
         if self.starter is None:
@@ -196,7 +202,7 @@ async def turns(run: Run) -> Stream:
             yield prompt
         if left is None:
             turn = run.turn = Turn(run.plan.model.name)
-            chain = Chain(run.store.read(run.session))
+            chain = Chain(run.source())
             try:
                 async for message in await _answer(run, chain, turn):
                     yield message
@@ -265,9 +271,9 @@ async def _prepare(run: Run, end: TurnEnd) -> None:
     if wanted is not None:
         if not isinstance(wanted, NextTurn):
             raise ConfigError(f"prepare_next_turn returns a NextTurn or None, not {wanted!r:.80}")
-        model = None if wanted.model is None else get_model(wanted.model)
-        named: dict[str, Any] = {"model": model, "settings": wanted.settings, "system": wanted.system}
+        named: dict[str, Any] = {"model": wanted.model, "settings": wanted.settings, "system": wanted.system}
         run.plan = replace(run.plan, **{name: value for name, value in named.items() if value is not None})
+        run.context = wanted.context
 
 
 def _shrinks(run: Run, turn: Turn) -> bool:

@@ -1,5 +1,6 @@
 """The agent loop: steering, follow-ups, hooks."""
 
+from functools import partial
 from itertools import pairwise
 
 import anyio
@@ -227,14 +228,18 @@ async def test_the_next_turn_may_have_another_model_prompt_and_settings():
     assert agent.plan.model is agent.model  # the agent stays as it was
 
 
-async def test_the_next_turns_model_may_be_given_by_its_name():
-    agent = agent_of(ASK_STOCK, hooks=Hooks(prepare_next_turn=lambda _: NextTurn(model="mock")))
+async def test_the_next_turn_may_be_given_a_context_of_its_own_once():
+    given = [Message.user("Instead.")]
+    hooks = Hooks(prepare_next_turn=lambda end: NextTurn(context=given) if end.number == 1 else None)
+    agent = agent_of(ASK_STOCK, ASK_STOCK, answer("x"), hooks=hooks)
     async with agent.session("s") as session:
-        assert (await session.ask("Go.")).stop.query["model"] == "mock"
+        await session.ask("Go.")
+    assert [users(context) for context in agent.model.contexts] == [["Go."], ["Instead."], ["Go."]]
+    await check_rows(agent.store)
 
 
 @pytest.mark.parametrize(
-    "odd", [lambda: NextTurn(model=3), lambda: NextTurn(settings={}), lambda: NextTurn(system=3), dict]
+    "odd", [*(partial(NextTurn, **{name: 3}) for name in ("model", "settings", "system", "context")), dict]
 )
 async def test_a_next_turn_that_is_none_is_refused(odd):
     agent = agent_of(ASK_STOCK, hooks=Hooks(prepare_next_turn=lambda _: odd()))
