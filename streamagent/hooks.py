@@ -47,19 +47,21 @@ class NextTurn:
     """What the next turns of the run use instead; `None` leaves it as it was.
 
     Args:
-        model: What answers, or its name.
+        model: What answers; of a name, what `get_model` gives.
         settings: Options of the model calls, such as `reasoning_effort`.
         system: The system prompt.
 
     Raises:
-        ConfigError: Settings or a system prompt of a wrong type.
+        ConfigError: A value of a wrong type.
     """
 
-    model: Model | str | None = None
+    model: Model | None = None
     settings: ModelSettings | None = None
     system: str | None = None
 
     def __post_init__(self) -> None:
+        if self.model is not None and not callable(getattr(self.model, "stream", None)):
+            raise ConfigError(f"NextTurn(model=…) takes a model, as get_model(name) makes it, not {self.model!r:.80}")
         for name, kind in (("settings", ModelSettings | None), ("system", str | None)):
             if not isinstance(value := getattr(self, name), kind):
                 raise ConfigError(f"NextTurn({name}=…) takes {kind}, not {value!r:.80}")

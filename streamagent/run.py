@@ -13,7 +13,6 @@ from .hooks import Hooks, NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
 from .lineage import Lineage
 from .message import Message
-from .models import get_model
 from .pipeline import Chain
 from .plan import Plan
 from .protocols import Source, Stage, Store, Stream
@@ -237,8 +236,7 @@ async def _prepare(run: Run, end: TurnEnd) -> None:
     if wanted is not None:
         if not isinstance(wanted, NextTurn):
             raise ConfigError(f"prepare_next_turn returns a NextTurn or None, not {wanted!r:.80}")
-        model = None if wanted.model is None else get_model(wanted.model)
-        named: dict[str, Any] = {"model": model, "settings": wanted.settings, "system": wanted.system}
+        named: dict[str, Any] = {"model": wanted.model, "settings": wanted.settings, "system": wanted.system}
         run.plan = replace(run.plan, **{name: value for name, value in named.items() if value is not None})
 
 
