@@ -15,7 +15,7 @@ from .message import Message
 
 View = dict[str, Any]
 
-YES = frozenset({"approve", "yes", "confirm", "ok"})
+YES = frozenset({"approve", "yes", "y", "confirm", "ok"})
 
 
 def dcaf_tool_calls(approvals: Iterable[Approval], tools: Sequence[ToolSpec] = ()) -> list[View]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -99,13 +99,15 @@ class ToolContext:
 
         Returns:
             The text of its answer, with `{session, reason}` as details; an error when it came to no answer, or when
-            there are too many sub-agents already.
+            there are too many sub-agents already, or nobody waits for the call's result any more.
 
         Raises:
             ConfigError: `agent` is no agent, or the call belongs to no session.
         """
         if self.starter is None:
             raise ConfigError("sub-agents live beside a session, and this call belongs to none; use agent.session(…)")
+        if self.cancelled.is_set():
+            return Output("Not started: the call that wanted it is over.", is_error=True)
         return await self.starter(agent, prompt)
 
 
@@ -117,14 +119,14 @@ class Child:
         agent: What answers.
         prompt: What it is asked.
         call: The call's message id.
-        number: Which sub-agent of the call it is, from 1.
+        numbers: Numbers for the sub-agents of the call, from 1; one that begins takes the next.
         relay: Shows its messages to whoever reads the run.
     """
 
     agent: HasPlan
     prompt: str
     call: str
-    number: int
+    numbers: Iterator[int]
     relay: Callable[[Message], Awaitable[None]]
 
 

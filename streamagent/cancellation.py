@@ -12,11 +12,19 @@ def must_propagate(error: BaseException) -> bool:
     """Tell whether an exception of foreign code is not that code's failure but its end by whoever runs it.
 
     A tool that awaits something that was cancelled elsewhere raises the same class of exception as one that is
-    cancelled; only the second is the business of the task that runs it.
+    cancelled; only the second is the business of the task that runs it. So with `GeneratorExit`, which also ends a
+    coroutine that is closed; it must have been caught by a coroutine that another one awaits.
     """
-    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+    if isinstance(error, KeyboardInterrupt):
         return True
+    if isinstance(error, GeneratorExit):
+        return _is_closed(error)
     return not isinstance(error, Exception) and _is_cancelled()
+
+
+def _is_closed(error: GeneratorExit) -> bool:
+    """Tell whether it came from outside: what is awaited is closed first, so no frame below is in its traceback."""
+    return error.__traceback__ is None or error.__traceback__.tb_next is None
 
 
 def _is_cancelled() -> bool:

@@ -106,8 +106,8 @@ class RunReply(Reply):
                     lost, self._lost = self._lost, None
                     raise lost or StopAsyncIteration
             elif (message := await self._advance()) is not None:
-                return message
-        return self._rows.popleft()
+                return self._given(message)
+        return self._given(self._rows.popleft())
 
     async def cancel(self, by: Message | None = None) -> None:
         """Cut the run: what was said is kept and marked, open calls are closed. Returns when that is done.
@@ -297,8 +297,8 @@ class RunReply(Reply):
             self._finished.set()
 
     async def _drop_previous(self) -> None:
-        previous, self._previous = self._previous, None
-        if previous is not None:
+        while (previous := self._previous) is not None:  # one that never began may have one itself
+            self._previous, previous._previous = previous._previous, None  # noqa: SLF001 - of the same class
             await previous.aclose()
 
     async def _end_run(self, cause: Cause, error: BaseException | None = None) -> None:

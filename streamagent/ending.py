@@ -58,8 +58,18 @@ async def end_run(run: Run | None, chain: Chain | None, ending: Ending, *, bare:
             if chain is not None:
                 await chain.aclose()
         finally:
-            if run is not None and not isinstance(ending.error, LeaseLost):
-                await _settle(run, ending, bare)
+            if run is not None:
+                await (_forget(run) if isinstance(ending.error, LeaseLost) else _settle(run, ending, bare))
+
+
+async def _forget(run: Run) -> None:
+    """Take what the store refused of a run whose reader knows that another process has it, lest it is raised later."""
+    try:
+        with move_on_after(CLOSE_TIMEOUT):
+            await run.store.flush(run.session)
+    except StoreError as error:
+        if not isinstance(error, LeaseLost):
+            logger.exception("session %s: what was said last may not be stored", run.session)
 
 
 async def _settle(run: Run, ending: Ending, bare: RunContext) -> None:

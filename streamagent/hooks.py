@@ -103,3 +103,11 @@ NO_HOOKS = Hooks()
 async def settled(value: Any) -> Any:
     """Take what a plain or an async function of a user returned."""
     return await value if inspect.isawaitable(value) else value
+
+
+async def said_by(value: Any, kind: type[T], hook: str) -> T | None:
+    """Take what a hook returned, unless it must not return that."""
+    said = await settled(value)
+    if isinstance(said, kind) or said is None:
+        return said
+    raise TypeError(f"{hook} returns {kind.__name__} or None, not {said!r:.80}")

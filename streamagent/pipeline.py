@@ -61,6 +61,11 @@ class Pipeline:
         """Tell whether there is a stage for each of these duties."""
         return {*duties} <= {duty_of(stage) for stage in (*self.context, *self.reply)}
 
+    @property
+    def runs(self) -> frozenset[str]:
+        """Names of the tools that it runs."""
+        return frozenset().union(*(getattr(stage, "runs", ()) for stage in self.reply))
+
     def __add__(self, other: Pipeline | Stage | Sequence[Stage]) -> Pipeline:
         """Append the stages of another pipeline, or reply stages."""
         if not isinstance(other, Pipeline):
@@ -142,6 +147,7 @@ class BareRun:
     cut_usage: Mapping[str, Any] | None = None
     bounds: list[Stage] = field(default_factory=list)
     decided: dict[str, Message] = field(default_factory=dict)
+    since: int | None = None
 
     @property
     def store(self) -> Store:

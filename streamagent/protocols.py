@@ -250,6 +250,7 @@ class RunContext(Protocol):
         again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
         bounds: Stages that a stage wants to stand first in the runs of sub-agents, too: limits that they share.
         decided: Calls that waited for an approval, by their message id: the decisions about them pass by next.
+        since: Of a run that goes on after a pause or an interruption: its rows so far are those after this sequence.
     """
 
     session: str
@@ -258,6 +259,7 @@ class RunContext(Protocol):
     again: Message | None
     bounds: list[Stage]
     decided: dict[str, Message]
+    since: int | None
 
     @property
     def cut_usage(self) -> Mapping[str, Any] | None:

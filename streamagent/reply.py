@@ -116,10 +116,26 @@ class Result(Sequence[Message]):
 
 
 class Reply(ABC):
-    """An answer on its way: iterate it for fragments, `text()` for text, await it for the `Result`."""
+    """An answer on its way: iterate it for fragments, `text()` for text, await it for the `Result`.
+
+    Each takes what the others have left: a message is given once. `reason` says afterwards why it ended.
+    """
+
+    stop: Message | None = None  # the last one that was given
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended, once it has: see `Message.stop`."""
+        reason: str | None = ((self.stop.query if self.stop else None) or {}).get("reason")
+        return reason
 
     def __aiter__(self) -> Self:
         return self
+
+    def _given(self, message: Message) -> Message:
+        if message.type == "stop" and not message.path:
+            self.stop = message
+        return message
 
     @abstractmethod
     async def __anext__(self) -> Message:

@@ -34,7 +34,7 @@ class Run:
     over; `shrunk`, that one is taken once more because its context was too long, and `retry`, that this comes next.
     `begun`, that it is not looking into the inbox now; `pressed` is the id of the message for which it is to be cut, or
     empty, and `interrupted`, when it goes on after that, of the one for which it was. `lineage` is its place among the
-    runs of sub-agents; `starter` starts one.
+    runs of sub-agents; `starter` starts one. `first` is the sequence of its first row, also before a pause.
     """
 
     session: str
@@ -62,12 +62,15 @@ class Run:
     decided: dict[str, Message] = field(default_factory=dict)
     left: Unfinished = NOTHING
     resumed: bool = False
+    first: int | None = None
+    since: int | None = None
     stop: Message = _PAUSED
     inbox: Inbox = field(init=False)
 
     def __post_init__(self) -> None:
         plan = self.plan
-        self.last_turn = plan.max_turns if self.left.approvals else self.last_turn
+        if self.left.approvals:
+            self._go_on(((self.left.last and self.left.last.query) or {}).get("run") or {})
         self.inbox = Inbox(
             store=self.store,
             session=self.session,
@@ -76,6 +79,18 @@ class Run:
             steering=plan.steering,
             follow_ups=plan.follow_ups,
         )
+
+    def _go_on(self, before: Mapping[str, Any]) -> None:
+        """Take over what a run that paused had used up; after a crash nobody knows."""
+        self.number = before.get("turns", 0)
+        self.last_turn = before.get("last_turn", self.plan.max_turns)
+        self.since = before.get("since")
+        self.first = None if self.since is None else self.since + 1
+
+    @property
+    def pause(self) -> Mapping[str, Any]:
+        """What the run that goes on has to know."""
+        return {"turns": self.number, "last_turn": self.last_turn, "since": (self.first or 1) - 1}
 
     @property
     def hooks(self) -> Hooks:
@@ -88,6 +103,7 @@ class Run:
             self.asked = prompt.id
             self.taken.add(prompt.id)
             self.prompt = self.prompt or prompt.id
+            self.first = self.first or prompt.sequence
             if not self.number or lane_of(prompt) == "follow_up":  # steering must not keep a run alive for ever
                 self.last_turn = self.number + self.plan.max_turns
                 self.shrunk = False
@@ -100,6 +116,7 @@ class Run:
         """
         fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "bounds": [], "again": None, "turn": None}
         fresh |= {"interrupted": self.pressed or "", "pressed": None, "begun": False}
+        fresh["since"] = None if self.first is None else self.first - 1
         return replace(self, tasks=tasks, left=NOTHING, **fresh)
 
     @property
@@ -126,7 +143,17 @@ class Run:
         return {"model": self.turn.model, "usage": self.cut_usage}
 
     async def decide(self, left: Unfinished) -> list[Message]:
-        """Admit what was decided about calls that wait."""
+        """Admit what was decided about calls that wait.
+
+        Raises:
+            ConfigError: They are of tools that this agent does not have; the decisions go on waiting.
+        """
+        asked = {str((request.query or {}).get("tool")) for request in left.approvals}
+        if strange := asked - self.plan.pipeline.runs:
+            raise ConfigError(
+                f"session {self.session!r}: calls of {', '.join(sorted(strange))} wait for an approval, and this agent "
+                "does not have that tool; go on with the agent that made them"
+            )
         decisions = await self.inbox.decided() if left.approvals else []
         about = {(decision.query or {}).get("call") for decision in decisions}
         self.decided.update((call.id, call) for call in left.calls if call.id in about)
@@ -208,12 +235,13 @@ async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message 
     """
     end = TurnEnd(session=run.session, number=run.number + run.retry, stop=run.stop)
     hook = run.hooks.should_stop_after_turn
-    if hook is not None and end.number and await settled(hook(end)):
+    if hook is not None and run.turn is not None and await settled(hook(end)):
         closing = left is not None and left.calls  # of a run that leaves calls, their closing has the last word
         return None if end.stop.is_final or closing else Message.stop("stopped", turn=end.number)
     if left is not None and left.approvals:
         waiting = [request.id for request in left.approvals]
-        return Message.stop("paused", approvals=waiting) if end.number or run.resumed else None
+        new = run.turn is not None or run.resumed
+        return Message.stop("paused", approvals=waiting, run=run.pause) if new else None
     goes_on = run.retry or run.again is not None or _has_results(run, left)
     over = run.number >= run.last_turn
     if over and goes_on:

@@ -44,7 +44,7 @@ async def run_child(runtime: Runtime, run: Run, child: Child) -> Output:
         raise ConfigError(f"context.start takes an Agent, not {child.agent!r:.80}")
     if refused := run.lineage.refusal():
         return Output(refused, is_error=True)
-    session = child_id(run.session, child.call, child.number)
+    session = child_id(run.session, child.call, next(child.numbers))
     parent = {"session": run.session, "call": child.call}
     prompt = Message(role="user", content=clean_text(child.prompt), prev=child.call, query={"parent": parent})
     lineage = run.lineage.child(run, child.call)

@@ -9,7 +9,20 @@ import anyio
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
-from streamagent import Agent, Hooks, MemoryStore, Message, Pipeline, SqliteStore, persist, tool, tool_dispatch
+from streamagent import (
+    Agent,
+    Hooks,
+    MemoryStore,
+    Message,
+    Pipeline,
+    SqliteStore,
+    budget,
+    persist,
+    rate_limit,
+    repetition_guard,
+    tool,
+    tool_dispatch,
+)
 from streamagent.approvals import Approval, Verdict, decide, grants, pending, revoke
 from streamagent.calls import Decision
 from streamagent.errors import ApprovalGone, ApprovalNotFound, ConfigError, ConflictError
@@ -98,7 +111,8 @@ async def test_a_call_that_needs_an_approval_is_asked_about_and_the_run_pauses(s
         seen = list(await session.ask("Refund."))
         [waiting] = await session.pending()
     assert [m.type for m in seen] == ["text", "tool_call", "stop", "approval", "stop"]
-    assert seen[-1].query == {"reason": "paused", "approvals": [waiting.id]}
+    run = {"turns": 1, "last_turn": 50, "since": 0}
+    assert seen[-1].query == {"reason": "paused", "approvals": [waiting.id], "run": run}
     assert seen[-1].is_final
     assert shop.effects == []
     assert isinstance(waiting, Approval)
@@ -588,14 +602,54 @@ async def test_a_key_shows_the_whole_answer_across_the_pause(store, shop):
     assert len(shop.effects) == 1
 
 
-async def test_a_limit_holds_for_a_run_that_goes_on(store, shop):
-    agent = shop.agent(store, calls(refund()), calls(call("look", "c2")), answer("Done."), max_turns=1)
+@pytest.mark.parametrize(
+    ("limit", "turns", "reason"),
+    [
+        (None, 3, "turn_limit"),
+        (budget(turns=2), 2, "budget"),
+        (budget(tool_calls=2), 3, "budget"),
+        (rate_limit(tool_calls=2), 3, "rate_limit"),
+        (repetition_guard(3), 3, "repetition"),
+    ],
+    ids=["max_turns", "turns", "tool_calls", "rate_limit", "repetition"],
+)
+async def test_a_pause_gives_a_run_nothing_that_it_has_used_up(store, limit, turns, reason):
+    """I19, however often it pauses."""
+    shop = Shop()
+    reply = [limit] if limit else []
+    pipeline = Pipeline(reply=[*reply, tool_dispatch([shop.refund]), persist()])
+    agent = shop.agent(store, calls(refund()), pipeline=pipeline, max_turns=3 if limit is None else 50)
+    async with agent.session("s") as session:
+        result = await session.ask("Refund.")
+        while result.reason == "paused" and len(agent.model.contexts) < 10:
+            for waiting in await session.pending():
+                await session.approve(waiting)
+            result = await session.resume()
+        assert (len(agent.model.contexts), result.reason) == (turns, reason)
+        await session.ask("Again.")
+        assert len(agent.model.contexts) == turns + 1
+
+
+async def test_an_agent_without_the_tool_takes_no_decision(store, shop):
+    agent = shop.agent(store, calls(refund()), answer("Done."))
     async with agent.session("s") as session:
         await session.ask("Refund.")
         [waiting] = await session.pending()
         await session.approve(waiting)
-        seen = list(await session.resume())
-    assert seen[-1].query["reason"] == "turn_limit"
+    async with Agent(ScriptedModel(answer("x")), store=store).session("s") as session:
+        with pytest.raises(ConfigError, match="calls of refund wait for an approval"):
+            await session.resume()
+    async with agent.session("s") as session:
+        await session.resume()
+    assert shop.effects == [("refund", "A1", 5)]
+
+
+async def test_a_reply_that_was_streamed_says_why_it_ended(store, shop):
+    agent = shop.agent(store, calls(refund()), answer("Done."))
+    async with agent.session("s") as session:
+        reply = session.ask("Refund.")
+        assert [piece async for piece in reply.text()] == []
+        assert reply.reason == "paused"
 
 
 async def test_should_stop_after_turn_ends_a_run_whose_calls_wait(store, shop):

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 import streamagent.watch
 from streamagent import Agent, Message, Runtime, SqliteStore, tool
-from streamagent.errors import ApprovalGone, ConfigError, StoreBusy
+from streamagent.errors import ApprovalGone, ConfigError, LeaseLost, StoreBusy
 from streamagent.hooks import NO_HOOKS, lane_of
 from streamagent.inbox import Inbox
 from streamagent.message import fold
@@ -79,6 +79,17 @@ async def test_a_handle_in_another_runtime_cuts_the_run_and_history_says_why():
 @ASYNCIO
 async def test_a_handle_of_another_store_on_the_same_file_cuts_the_run(tmp_path):
     await cut_from_another_runtime(tmp_path / "s.db")
+
+
+@ASYNCIO
+async def test_a_reader_that_was_told_of_the_lost_session_is_not_told_again_when_the_runtime_is_left(tmp_path):
+    agent = Agent(ScriptedModel(answer("one", "two")))
+    async with two_runtimes(agent, tmp_path / "s.db") as (near, far, _):
+        reply = near.ask("Go.")
+        assert (await anext(reply)).content == "Go."
+        await far.resume()  # takes the session over
+        with pytest.raises(LeaseLost):
+            await reply  # the text that was shown, and the stop, are refused in one batch
 
 
 async def test_a_handle_in_the_same_runtime_leaves_the_same_rows():

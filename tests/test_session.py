@@ -188,6 +188,15 @@ async def test_a_new_ask_cuts_the_reply_that_was_abandoned():
     assert "aborted" in [m.query["reason"] for m in await check_rows(agent.store) if m.type == "stop"]
 
 
+async def test_any_number_of_replies_that_nobody_reads_is_dropped_by_the_one_that_is_read():
+    agent = agent_of(answer("one"))
+    async with agent.session("s") as session:
+        first, *_ = [session.ask("x") for _ in range(2000)]  # more than frames fit on a stack
+        assert (await session.ask("y")).text == "one"
+        assert first.done
+    assert [row.content for row in await check_rows(agent.store)] == ["y", "one", ""]
+
+
 async def test_two_runs_of_one_session_do_not_mix():
     agent = agent_of(text("half")[:1], answer("x"))
     async with (

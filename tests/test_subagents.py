@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import count
 
 import anyio
 import pytest
@@ -568,9 +569,11 @@ async def test_a_call_that_is_run_again_finds_the_same_answer(runtime):
         shown.append(message)
 
     run = Run("s", runtime.store, 0, child.plan, RunTasks(runtime.tasks, print))
-    wanted = Child(agent=child, prompt="?", call="c", number=1, relay=relay)
-    first = await runtime.start_child(run, wanted)
-    assert await runtime.start_child(run, wanted) == first
+    first, again = [
+        await runtime.start_child(run, Child(agent=child, prompt="?", call="c", numbers=count(1), relay=relay))
+        for _ in range(2)
+    ]
+    assert again == first
     assert (first.content, len(child.model.contexts)) == ("Deep.", 1)
     assert [m.type for m in shown[-3:]] == ["text", "text", "stop"]
 
@@ -589,6 +592,46 @@ async def test_a_tool_may_start_several_one_after_the_other(runtime):
     assert the_result(stored).content == '["One.","Two."]'
     assert [m.content for m in child.model.contexts[1]] == ["Be brief.", "?"]
     assert sorted({m.session for m in result if m.path}) == [f"s:{stored[1].id}:1", f"s:{stored[1].id}:2"]
+
+
+async def test_one_that_was_refused_leaves_no_gap_behind_which_a_crash_would_not_be_seen(runtime):
+    child = researcher(answer("Deep."))
+
+    @tool
+    async def several(context: ToolContext) -> list[str]:
+        """Ask for too much at first."""
+        with pytest.raises(ConfigError):
+            await context.start("researcher", "?")
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(context.start, child, "?")  # the second one is one too many
+        return (await context.start(child, "?")).content
+
+    agent = Agent(ScriptedModel(calls(call("several")), answer("Done.")), tools=[several], max_children=1)
+    result, stored, _ = await asked(runtime, agent)
+    assert the_result(stored).content == "Deep."
+    assert {m.session for m in result if m.path} == {f"s:{stored[1].id}:1", f"s:{stored[1].id}:2"}
+
+
+async def test_a_call_that_is_over_starts_none(runtime):
+    child, kept = researcher(answer("Deep.")), []
+
+    @tool
+    async def keep(context: ToolContext) -> str:
+        """Keep the context."""
+        kept.append(context)
+        return "kept"
+
+    async with Agent(ScriptedModel(calls(call("keep")), answer("Done.")), tools=[keep]).session(
+        "s", runtime=runtime
+    ) as s:
+        reply = s.ask("Go.")
+        while (await anext(reply)).type != "tool_result":
+            pass
+        refused = await kept[0].start(child, "?")
+        await reply
+    assert (refused.content, refused.is_error) == ("Not started: the call that wanted it is over.", True)
+    assert child.model.contexts == []
 
 
 async def test_what_is_no_agent_is_not_started(runtime):
@@ -614,7 +657,7 @@ async def test_without_a_session_there_are_no_sub_agents():
     tasks = None
     with pytest.raises(ConfigError, match="has no runtime"):
         run = Run("s", MemoryStore(), 0, Agent("mock").plan, tasks)
-        await run.start_child(Child(agent=Agent("mock"), prompt="?", call="c", number=1, relay=None))
+        await run.start_child(Child(agent=Agent("mock"), prompt="?", call="c", numbers=count(1), relay=None))
 
 
 @pytest.mark.parametrize("given", [{}, {"name": "a"}, {"description": "b"}])

@@ -13,6 +13,7 @@ from .window import CHARS
 
 # Beyond this a count is a mistake, and no JavaScript reader could hold it.
 _MOST: Final = 2**53
+_OF_LOOP: Final = frozenset({"paused", "stopped", "superseded", "terminate"})
 COUNTED: Final = frozenset({"tool_call", "stop"})  # the types of message that `usage_of` counts
 
 
@@ -82,12 +83,13 @@ def usage_of(kind: str, query: Mapping[str, Any] | None) -> Usage:
 
     Args:
         kind: Its type; `tool_call` and `stop` count.
-        query: Its query. A stop that names a limit and neither model nor usage was said by a stage: it is no turn.
+        query: Its query. A stop that names a limit, or is the loop's own, and has neither model nor usage is no turn.
     """
     if kind == "tool_call":
         return Usage(tool_calls=1)
     told = query or {}
-    if kind != "stop" or ("limit" in told and not told.keys() & {"model", "usage"}):
+    of_stage = "limit" in told or told.get("reason") in _OF_LOOP
+    if kind != "stop" or (of_stage and not told.keys() & {"model", "usage"}):
         return Usage()
     tokens, cost = tokens_of(told), told.get("cost")
     return Usage(turns=1, tokens=tokens or 0, cost=cost if is_count(cost) else 0.0, uncounted=int(tokens is None))

@@ -27,7 +27,7 @@ class ModelReply(Reply):
         self._stream = stream
 
     async def __anext__(self) -> Message:
-        return await anext(self._stream)
+        return self._given(await anext(self._stream))
 
     async def aclose(self) -> None:
         """Stop the answer; the connection to the provider is closed on return."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +83,14 @@ class Gate:
             return Output(UNSTORED, is_error=True)
         found = (grant.id for grant in left.grants if covers(grant.query or {}, known))
         return next(found, request)
+
+
+def copied(args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Copy arguments for a hook, deeply where that is possible."""
+    try:
+        return deepcopy(args)
+    except Exception:  # noqa: BLE001 - foreign objects among the arguments
+        return dict(args)
 
 
 async def prepared(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamagent.message import Message
+from streamagent.protocols import RunContext, Stream
 
 
 def counted_as(kind: str) -> str | None:
@@ -21,6 +22,13 @@ def begins_turn(message: Message) -> bool:
     if message.type == "stop":
         return not message.is_final
     return message.role in ("user", "system") and not message.more
+
+
+async def earlier(run: RunContext) -> Stream:
+    """Give the rows of a run that goes on after a pause or an interruption, so that its limits hold."""
+    if run.since is not None:
+        async for row in run.store.read(run.session, after=run.since):
+            yield row
 
 
 def limit_stop(reason: str, limit: Mapping[str, Any], last: Message | None = None, **more: Any) -> Message:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from anyio import (
@@ -32,10 +32,10 @@ from streamagent.calls import (
 )
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
-from streamagent.hooks import lane_of, settled
+from streamagent.hooks import lane_of, said_by
 from streamagent.message import Message, clean_text
 
-from ._approval import Asked, Gate, prepared
+from ._approval import Asked, Gate, copied, prepared
 from ._speech import Speech
 
 BLOCKED = "Tool execution was blocked"
@@ -108,7 +108,7 @@ class Execution:
         self._previous = previous
         self._sequential = sequential
         self._border = border
-        self._children = 0
+        self._children = count(1)
 
     async def execute(self) -> None:
         """Take the call through all steps; its last message is its result, or the request to approve it."""
@@ -156,7 +156,8 @@ class Execution:
         if self._options.after is None:
             return output
         try:
-            return await settled(self._options.after(verdict.call, output)) or output
+            given = await said_by(self._options.after(verdict.call, output), Output, "after_tool_call")
+            return output if given is None else render(given)
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             return _failure(error)
 
@@ -191,10 +192,10 @@ class Execution:
         """Return the arguments as the hook wants them, which has a copy of its own, or why it blocks the call."""
         if self._options.before is None:
             return call.args
-        shown = replace(call, args=_copied(call.args))
-        said: Decision | None = await settled(self._options.before(shown))
+        shown = replace(call, args=copied(call.args))
+        said = await said_by(self._options.before(shown), Decision, "before_tool_call")
         if said is not None and said.block is not None:
-            return Output(said.block or BLOCKED, is_error=True, terminate=said.terminate)
+            return render(Output(said.block or BLOCKED, is_error=True, terminate=said.terminate))
         return shown.args if said is None or said.args is None else said.args
 
     def _tool(self, query: Mapping[str, Any]) -> Tool:
@@ -218,10 +219,8 @@ class Execution:
         )
 
     async def _start(self, agent: HasPlan, prompt: str) -> Output:
-        self._children += 1
-        call, number = self.call.id, self._children
         return await self._run.start_child(
-            Child(agent=agent, prompt=prompt, call=call, number=number, relay=self._speech.send)
+            Child(agent=agent, prompt=prompt, call=self.call.id, numbers=self._children, relay=self._speech.send)
         )
 
     async def _call(self, tool: Tool, asked: ToolCall) -> Output:
@@ -244,17 +243,20 @@ class Execution:
 
     async def _drive(self, tool: Tool, asked: ToolCall, running: _Running) -> None:
         with running.scope:
-            try:
-                value = await tool.run(asked.args, asked.context)
-                output = await self._stream(value, running) if isinstance(value, AsyncIterator) else render(value)
-            except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
-                output = _failure(error)
+            output = await self._use(tool, asked, running)
             if not running.abandoned:
                 running.output = output
                 self._keep(
                     output if self._options.after is None else UNSEEN
                 )  # it may be cut before anybody hears of it
             running.done.set()
+
+    async def _use(self, tool: Tool, asked: ToolCall, running: _Running) -> Output:
+        try:
+            value = await tool.run(asked.args, asked.context)
+            return await self._stream(value, running) if isinstance(value, AsyncIterator) else render(value)
+        except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
+            return _failure(error)
 
     async def _stream(self, pieces: AsyncIterator[Any], running: _Running) -> Output:
         """Pass on what a tool yields, piece by piece; what follows an error is the error."""
@@ -278,13 +280,6 @@ class _Running:
     scope: CancelScope = field(default_factory=CancelScope)
     output: Output | None = None
     abandoned: bool = False
-
-
-def _copied(args: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        return deepcopy(args)
-    except Exception:  # noqa: BLE001 - foreign objects among the arguments
-        return dict(args)
 
 
 def _failure(error: BaseException) -> Output:

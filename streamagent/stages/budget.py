@@ -14,7 +14,7 @@ from streamagent.protocols import RunContext, Stage, Stream
 from streamagent.records import Usage
 
 from . import _time_budget
-from ._counting import Counts, begins_turn, limit_stop
+from ._counting import Counts, begins_turn, earlier, limit_stop
 
 Scope = Literal["run", "session", "day"]
 _OF_TURNS = ("tokens", "cost", "turns")
@@ -69,12 +69,15 @@ def budget(  # noqa: PLR0913 - one option for each thing that is limited
 
         if scope != "session":
             run.bounds.append(bound)
-        return bound(stream, run)
+        return _bounded(stream, run, _Account(limits, scope, price, spent), goes_on=scope == "run")
 
     return stage
 
 
-async def _bounded(stream: Stream, run: RunContext, account: _Account) -> Stream:
+async def _bounded(stream: Stream, run: RunContext, account: _Account, *, goes_on: bool = False) -> Stream:
+    if goes_on:
+        async for row in earlier(run):
+            account.count(row)
     async for message in stream:
         if passed := account.take(message):
             yield passed
@@ -131,6 +134,12 @@ class _Account:
             run.session if of_session else None, since=None if of_session else today
         )
         self._counts.passed["tool_calls"] = used.tool_calls
+
+    def count(self, row: Message) -> None:
+        """Count a row of the run before it was paused or interrupted."""
+        if row.role == "assistant" and not row.more:
+            self._counts.passes(row)
+            self._spent.used += usage_of("stop", row.query) if row.type == "stop" else Usage()
 
     def used_up(self) -> str | None:
         """Name a limit that leaves no room for another turn."""

@@ -8,7 +8,7 @@ from typing import Literal
 from streamagent.errors import ConfigError
 from streamagent.protocols import RunContext, Stage, Stream
 
-from ._counting import Counts, counted_as, limit_stop
+from ._counting import Counts, counted_as, earlier, limit_stop
 
 
 def rate_limit(
@@ -37,6 +37,9 @@ def rate_limit(
     async def stage(stream: Stream, run: RunContext) -> Stream:
         limits = {"messages": messages, "tool_calls": tool_calls}
         counts = Counts(limits, await _stored(run) if scope == "session" else {})
+        if scope == "run":
+            async for row in earlier(run):
+                counts.passes(row)
         async for message in stream:
             if counts.passes(message):
                 yield message

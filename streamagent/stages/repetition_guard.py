@@ -8,9 +8,9 @@ from dataclasses import replace
 from streamagent._core.digest import call_digest
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.protocols import Stage, Stream
+from streamagent.protocols import RunContext, Stage, Stream
 
-from ._counting import limit_stop
+from ._counting import earlier, limit_stop
 
 _RAW = 64 * 1024  # characters of unreadable arguments that are compared; two that differ only behind them are equal
 
@@ -31,10 +31,13 @@ def repetition_guard(times: int = 3) -> Stage:
     if not isinstance(times, int) or times < 2:  # noqa: PLR2004 - the second call is the first that can repeat
         raise ConfigError(f"repetition_guard takes times of 2 or more, not {times!r}: the second call is a repetition")
 
-    async def stage(stream: Stream) -> Stream:
+    async def stage(stream: Stream, run: RunContext) -> Stream:
         calls = _Calls(times)
+        async for row in earlier(run):
+            if row.type == "tool_call":
+                calls.judge(row)
         async for message in stream:
-            if message.role == "user":
+            if message.role == "user" and message.type not in ("approval", "cancel"):
                 calls = _Calls(times)
             if message.type == "stop" and calls.repeated is not None:
                 yield limit_stop("repetition", {"repetitions": times, "tool": calls.repeated}, message)

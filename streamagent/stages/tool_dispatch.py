@@ -92,6 +92,7 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
             while answer := await batch.next_answer():
                 yield answer
 
+    vars(stage)["runs"] = frozenset(tools.tools)
     return mark(stage, "dispatch")
 
 

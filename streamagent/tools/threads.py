@@ -30,13 +30,16 @@ class _Call:
         self._left = False
 
     def __call__(self) -> Any:
-        """Run the function in this thread, unless the call was left before it began."""
+        """Run the function in this thread, unless the call was left before it began, or too many were meanwhile."""
         with self._lock:
+            _check()
             self._running = not self._left
         if not self._running:
             return None
         try:
             return self._function()
+        except GeneratorExit as error:  # an event loop would close with it whatever waits for this thread
+            raise ToolError(f"GeneratorExit: {error}") from error
         finally:
             with self._lock:
                 self._running = False
@@ -62,17 +65,21 @@ async def run_in_thread(function: Callable[[], Any], cancelled: threading.Event)
     Raises:
         ToolError: Too many abandoned calls still run.
     """
-    if _Call.abandoned >= MAX_ABANDONED:
-        raise ToolError(
-            f"not started: {_Call.abandoned} earlier calls were given up but still run in their threads; "
-            "a tool must return, or look at its context's `cancelled`"
-        )
+    _check()
     call = _Call(function)
     try:
         return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_threads())
     finally:
         if call.leave():
             cancelled.set()
+
+
+def _check() -> None:
+    if _Call.abandoned >= MAX_ABANDONED:
+        raise ToolError(
+            f"not started: {_Call.abandoned} earlier calls were given up but still run in their threads; "
+            "a tool must return, or look at its context's `cancelled`"
+        )
 
 
 def _threads() -> CapacityLimiter:

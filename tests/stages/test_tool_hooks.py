@@ -457,3 +457,80 @@ async def test_nothing_is_left_of_a_batch_with_everything_in_it(ending_):
     for at in range(1, 12):
         stage = tool_dispatch([lines, last], announce=True, before_tool_call=lambda _: None)
         await check_stage(stage, messages, ending_, at=at)
+
+
+@pytest.mark.parametrize("wrong", [{"content": "x"}, "x", "", False])
+async def test_a_hook_that_returns_something_else_is_the_calls_error(wrong):
+    before = await dispatch(ask_stock(), before_tool_call=lambda _: wrong)
+    assert said(before) == [(f"TypeError: before_tool_call returns Decision or None, not {wrong!r}", True)]
+    after = await dispatch(ask_stock(), after_tool_call=lambda *_: wrong)
+    assert said(after) == [(f"TypeError: after_tool_call returns Output or None, not {wrong!r}", True)]
+
+
+async def test_a_hook_that_says_no_text_is_the_calls_error():
+    [(content, is_error)] = said(await dispatch(ask_stock(), before_tool_call=lambda _: Decision(block=5)))
+    assert "unserialisable result of type Output" in content
+    assert is_error
+    [(content, is_error)] = said(await dispatch(ask_stock(), after_tool_call=lambda *_: Output(5)))
+    assert "unserialisable result of type Output" in content
+    assert is_error
+
+
+def leave(*_, **__):
+    raise GeneratorExit("bye")
+
+
+@tool
+async def leaving() -> str:
+    """Raise what closes generators."""
+    leave()
+
+
+@tool
+async def leaving_midway():
+    """Raise it after a piece."""
+    yield "piece"
+    leave()
+
+
+@tool
+def leaving_thread() -> str:
+    """Raise it in a thread."""
+    leave()
+
+
+@pytest.mark.parametrize("wrong", [leaving, leaving_midway, leaving_thread])
+async def test_a_tool_that_raises_generator_exit_has_an_error_as_its_result(wrong):
+    agent = Agent(ScriptedModel(calls(call(wrong.spec.name)), answer("Done.")), tools=[wrong])
+    async with agent.session("s") as session:
+        assert (await session.ask("Go.")).text == "Done."
+        assert (await session.ask("Again.")).text == "Done."  # the runtime lives
+    [result] = [row for row in await check_rows(agent.store) if row.type == "tool_result"]
+    assert result.content.endswith("GeneratorExit: bye")
+    assert result.query["is_error"]
+
+
+@pytest.mark.parametrize("where", ["before_tool_call", "after_tool_call"])
+async def test_a_hook_that_raises_generator_exit_is_the_calls_error(where):
+    assert said(await dispatch(ask_stock(), **{where: leave})) == [("GeneratorExit: bye", True)]
+
+
+async def test_what_is_closed_while_it_waits_for_a_tool_does_not_take_that_for_an_error():
+    from streamagent.cancellation import must_propagate
+
+    told = []
+
+    async def inner(wait):
+        try:
+            await wait
+        except BaseException as error:
+            told.append(must_propagate(error))
+            raise
+
+    async def outer(wait):
+        await inner(wait)
+
+    waits = outer(anyio.sleep_forever())
+    waits.send(None)
+    waits.close()
+    assert told == [True]

@@ -112,3 +112,25 @@ async def test_a_call_that_was_left_before_its_thread_took_it_does_not_run():
     assert call() is None
     assert ran == []
     assert _Call.abandoned == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # under trio an abandoned thread keeps its place
+async def test_calls_that_wait_for_a_place_are_refused_when_too_many_were_left_meanwhile(hang, monkeypatch):
+    """A batch of calls that all hang: those that ran at once are left behind, and not one more."""
+    monkeypatch.setattr(threads, "MAX_ABANDONED", 2)
+    refused = []
+
+    async def call(seconds):
+        try:
+            with anyio.move_on_after(seconds):
+                await run_in_thread(hang, threading.Event())
+        except ToolError:
+            refused.append(True)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(threads.THREADS + 20):
+            tasks.start_soon(call, 0.05 if number < threads.THREADS else 30)
+    assert len(refused) == 20
+    assert _Call.abandoned == threads.THREADS
+    hang.released.set()
+    await until_none_is_abandoned()
