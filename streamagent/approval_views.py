@@ -72,9 +72,11 @@ def dcaf_executed(messages: Iterable[Message]) -> list[View]:
     """Collect what ran, or was rejected, as DCAF's `data.executed_tool_calls`.
 
     Args:
-        messages: Whole messages of a reply, or of the whole session.
+        messages: Whole messages of a reply, or of the whole session. A call that waited keeps the id that
+            `dcaf_tool_calls` has shown.
     """
     inputs: dict[str, Any] = {}
+    shown: dict[str, str] = {}  # ids under which calls waited
     executed: list[View] = []
     for message in messages:
         query = message.query or {}
@@ -82,11 +84,11 @@ def dcaf_executed(messages: Iterable[Message]) -> list[View]:
             inputs[message.id] = query.get("args")
         elif message.type == "approval" and "args" in query:
             inputs[query["call"]] = query["args"]
+            shown[query["call"]] = query.get("approval") or message.id
         elif message.type == "tool_result":
-            given = inputs.get(query.get("call", "")) or {}
-            executed.append(
-                {"id": query.get("id"), "name": query.get("tool"), "input": given, "output": message.content}
-            )
+            call = query.get("call", "")
+            found = {"id": shown.get(call, query.get("id")), "name": query.get("tool"), "input": inputs.get(call) or {}}
+            executed.append({**found, "output": message.content})
     return executed
 
 

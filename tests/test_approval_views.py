@@ -50,9 +50,9 @@ async def test_dcaf_calls_are_executed_or_rejected_by_the_message_that_comes_bac
         await session.decide(*dcaf_verdicts(sent, waiting))
         rest = await session.resume()
     assert dcaf_executed(rest) == [
-        {"id": "c1", "name": "refund", "input": {"order": "A1"}, "output": "refunded A1"},
+        {"id": shown[0]["id"], "name": "refund", "input": {"order": "A1"}, "output": "refunded A1"},
         {
-            "id": "c3",
+            "id": shown[1]["id"],
             "name": "refund",
             "input": {"order": "A2"},
             "output": "Tool execution rejected; Rejection Reason: no",
@@ -69,7 +69,9 @@ async def test_a_dcaf_call_that_comes_back_with_another_input_is_an_edit():
         assert shown[0]["input_description"] == {}
         await session.decide(*dcaf_verdicts([{**shown[0], "input": {"order": "Z"}, "execute": True}], waiting))
         rest = await session.resume()
-    assert dcaf_executed(rest) == [{"id": "c1", "name": "refund", "input": {"order": "Z"}, "output": "refunded Z"}]
+    assert dcaf_executed(rest) == [
+        {"id": shown[0]["id"], "name": "refund", "input": {"order": "Z"}, "output": "refunded Z"}
+    ]
 
 
 def test_a_dcaf_call_without_a_word_decides_nothing_and_one_without_an_id_is_refused():

@@ -14,6 +14,7 @@ from streamagent import (
     Hooks,
     MemoryStore,
     Message,
+    Output,
     Pipeline,
     SqliteStore,
     budget,
@@ -628,6 +629,21 @@ async def test_a_pause_gives_a_run_nothing_that_it_has_used_up(store, limit, tur
         assert (len(agent.model.contexts), result.reason) == (turns, reason)
         await session.ask("Again.")
         assert len(agent.model.contexts) == turns + 1
+
+
+async def test_after_a_pause_the_model_is_asked_whatever_the_late_results_want(store, shop):
+    @tool(requires_approval=True)
+    async def ship() -> Output:
+        """Ship, and be done."""
+        return Output("shipped", terminate=True)
+
+    model = ScriptedModel(calls(call("look", "c1"), call("ship", "c2")), answer("Done."))
+    agent = Agent(model, tools=[shop.look, ship], store=store)
+    async with agent.session("s") as session:
+        await session.ask("Ship.")
+        [waiting] = await session.pending()
+        await session.approve(waiting)
+        assert (await session.resume()).text == "Done."
 
 
 async def test_an_agent_without_the_tool_takes_no_decision(store, shop):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -14,6 +15,7 @@ import orjson
 from streamagent.message import Message, clean_text, fold
 
 from .attachments import attachment
+from .output import Capped
 from .pairing import Pairing, Turn, pair
 from .profiles import DEFAULT_PROFILE, Profile, is_object
 
@@ -35,13 +37,24 @@ class RequestBuilder:
     def __init__(self, profile: Profile = DEFAULT_PROFILE) -> None:
         self._profile = profile
         self._fragments: list[Message] = []
+        self._streamed: dict[str, tuple[int, Capped]] = {}  # results that tools have streamed, however long they are
 
     def add(self, fragment: Message) -> None:
         """Take the next message or fragment, in stored order."""
-        self._fragments.append(fragment)
+        if fragment.type != "tool_result" or not (fragment.query or {}).get("streamed"):
+            self._fragments.append(fragment)
+            return
+        if fragment.id not in self._streamed:
+            self._streamed[fragment.id] = (len(self._fragments), Capped())
+            self._fragments.append(fragment)
+        place, text = self._streamed[fragment.id]
+        text.add(fragment.content)
+        self._fragments[place] = replace(fragment, content="")
 
     def finish(self) -> list[Entry]:
-        """Build the `messages` of the request."""
+        """Build the `messages` of the request; of a streamed result with its head and tail, if it is too long."""
+        for place, text in self._streamed.values():
+            self._fragments[place] = replace(self._fragments[place], content=text.output().content)
         return build_request(self._fragments, self._profile)
 
 

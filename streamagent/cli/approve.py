@@ -66,6 +66,7 @@ def approve(  # noqa: PLR0913 - the options of a command
     count = with_store(db, work, read_only=not deciding)
     if deciding:
         typer.echo(f"{'rejected' if reject else 'approved'} {count}", err=True)
+        typer.echo(f"go on with: streamagent run TARGET --session {printable(str(session))} --resume", err=True)
 
 
 def _check(session: str | None, approvals: Sequence[str] | None, *, everything: bool, said: Sequence[str]) -> None:

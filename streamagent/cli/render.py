@@ -171,7 +171,9 @@ def stop_note(stop: Message) -> str | None:
     if query.get("reason") in ("stop", "tool_calls"):
         return None
     if query.get("reason") == "paused":
-        return f"paused: {len(query['approvals'])} of the calls wait: streamagent approve {stop.session}"
+        count = len(query["approvals"])
+        calls = "1 call waits" if count == 1 else f"{count} calls wait"
+        return f"paused: {calls} for an approval: streamagent approve {stop.session}"
     limit = query.get("limit")
     return f"ended: {query.get('reason')}" + (f" {compact(limit)}" if limit else "")
 

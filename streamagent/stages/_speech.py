@@ -60,7 +60,7 @@ class Speech:
 
     def fragment(self, text: str) -> Message:
         """Make a piece of the result that is still open; the first one says which call it answers."""
-        query = None if self.opened else self._answer(is_error=False)
+        query = None if self.opened else {**self._answer(is_error=False), "streamed": True}
         self.opened = True
         return Message(id=self._result_id, role="tool", type="tool_result", content=text, query=query, more=True)
 

@@ -138,6 +138,7 @@ class _Batch:
         """Start a call that is complete; hold it until the batch is, while a tool may make that sequential."""
         if message.type == "approval" and (call := self._run.decided.pop((message.query or {}).get("call", ""), None)):
             self._held.append((call, message))
+            self._votes.append(False)  # what the rest of its batch asked for is not known any more
             return
         if message.type == "tool_call" and message.role == "assistant":
             content = (self._opened.pop(message.id, "") + message.content)[:RAW_SHOWN]

@@ -1,6 +1,7 @@
 """Requests built from stored messages."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -402,3 +403,22 @@ def test_a_pause_does_not_hide_whose_data_it_is():
     ]
     request = build_request([Message.user("Go."), *history], profile_for("anthropic/claude"))
     assert not any("thinking_blocks" in entry for entry in request)
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_streamed_result_is_sent_with_its_head_and_tail_and_not_held(more):
+    builder = RequestBuilder()
+    builder.add(Message.user("Go."))
+    call = Message(type="tool_call", content="{}", query={"tool": "t", "id": "c1", "args": {}})
+    builder.add(call)
+    query = {"tool": "t", "id": "c1", "call": call.id, "streamed": True}
+    piece = Message(role="tool", type="tool_result", query=query, more=True)
+    for number in range(200):
+        builder.add(replace(piece, content=f"{number:04}" + "x" * 996))
+    builder.add(replace(piece, content="the end", more=more))
+    assert sum(len(held.content) for held in builder._fragments) < 1000
+    [sent] = [entry["content"] for entry in builder.finish() if entry["role"] == "tool"]
+    assert sent.startswith("0000xx")
+    assert "the output has 200007 bytes" in sent
+    assert sent.removesuffix("\n[interrupted here]").endswith("the end")
+    assert len(sent) < 60_000
