@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from anyio import CancelScope, ClosedResourceError, EndOfStream, Event, create_memory_object_stream
 
+from .cancellation import must_propagate
 from .driver import RunReply
 from .hooks import lane_of
 from .message import Message
@@ -20,7 +21,7 @@ OUTBOX = 64  # messages: a burst of one network read; a reader that is slower ho
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    error: Exception
+    error: BaseException
 
 
 class Duplex:
@@ -34,17 +35,30 @@ class Duplex:
         self._scope = CancelScope()
         self._awake = Event()
         self._ended = Event()
+        self._abandoned: RunReply | None = None
+        self._blocked = False
         self.ending = False
+        runtime.serve(session, self)
         runtime.tasks.start_soon(self._serve, name=f"streamagent session {session}")
 
-    def wake(self) -> None:
-        """Say that the inbox has something new."""
+    def wake(self, *, abandoned: RunReply | None = None) -> None:
+        """Say that the inbox has something new.
+
+        Args:
+            abandoned: A reply that is cut for it, unless a task is reading it.
+        """
+        self._abandoned = abandoned or self._abandoned
         self._awake.set()
 
-    def end(self) -> None:
-        """Let the task end when the inbox is empty."""
+    def unblock(self) -> None:
+        """Say that a run of this session is over."""
+        if self._blocked:
+            self._awake.set()
+
+    def end(self, *, abandoned: RunReply | None = None) -> None:
+        """Let the task end when the inbox is empty; see `wake`."""
         self.ending = True
-        self._awake.set()
+        self.wake(abandoned=abandoned)
 
     async def receive(self) -> Message:
         """Return the next fragment, or raise what a run failed with."""
@@ -71,7 +85,9 @@ class Duplex:
                     self._awake = Event()
                     try:
                         waiting = await self._answer()
-                    except Exception as error:  # noqa: BLE001 - raised again by `receive`
+                    except BaseException as error:  # noqa: BLE001 - raised again by `receive`
+                        if must_propagate(error):
+                            raise
                         await self._outbox.send(_Failed(error))
                         waiting = False
                     if not waiting:
@@ -79,19 +95,30 @@ class Duplex:
                             return
                         await self._awake.wait()
         finally:
+            self._runtime.retire(self._session, self)
             self._ended.set()
 
     async def _answer(self) -> bool:
         """Answer the prompt that waits longest; return whether anything was done."""
-        if other := self._runtime.active.get(self._session):
-            await other.wait()  # another handle's run, or an `ask` of this one
-            return True
+        await self._free()
         waiting = await self._runtime.store.inbox(self._session)
         if all(lane_of(message) == "cancel" for message in waiting):
             return False
+        if self._session in self._runtime.active:  # since just now
+            return True
         said = False
         async with RunReply(self._runtime, self._session, self._plan) as reply:
             async for message in reply:
                 said = True
                 await self._outbox.send(message)
         return said  # a session that is paused does nothing until something is decided
+
+    async def _free(self) -> None:
+        """Wait for another handle's run, or an `ask` of this one; that is cut when it was abandoned."""
+        while other := self._runtime.active.get(self._session):
+            if other is self._abandoned and not other.driven:
+                await other.aclose()
+                continue
+            self._blocked = True
+            await self._awake.wait()
+            self._blocked, self._awake = False, Event()

@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from .calls import Child, Output
 from .driver import RunReply
+from .duplex import Duplex
 from .errors import ConfigError, SessionBusy
 from .lineage import ID_LIMIT
 from .pipeline import BareRun, raise_single
@@ -27,7 +28,8 @@ class Runtime(AsyncContextManagerMixin):
 
     Args:
         store: Where the sessions live; it is opened and closed with the runtime.
-        poll: How often the store is asked whether another process has cancelled a run of this one, in seconds.
+        poll: How often the store is asked whether another process has cancelled a run of this one, or decided about a
+            call for which a session waits that is served here, in seconds.
 
     Raises:
         ConfigError: `store` is not a store, or `poll` no time.
@@ -41,6 +43,7 @@ class Runtime(AsyncContextManagerMixin):
         self._poll = poll
         self._watch: Watch | None = None
         self.active: dict[str, RunReply] = {}
+        self.served: dict[str, list[Duplex]] = {}
         self._tasks: TaskGroup | None = None
 
     @property
@@ -129,6 +132,7 @@ class Runtime(AsyncContextManagerMixin):
         with move_on_after(timeout):
             if reply is None:
                 await cancel_elsewhere(self.store, session, message, poll=self._poll)
+                self.wake(session)  # what waited behind a pause goes on
                 return True
             await reply.cancel(message)
         return reply is not None and reply.done
@@ -148,13 +152,35 @@ class Runtime(AsyncContextManagerMixin):
         active = self.active.setdefault(session, reply)
         if active is not reply:
             raise SessionBusy(f"session {session!r} has an active run in this process; wait for it or cancel it")
-        self._watch = self._watch or Watch(self, self._poll)
-        self._watch.wake()
+        self._look()
 
     def release(self, session: str, reply: RunReply) -> None:
         """Take a reply back that has ended."""
         if self.active.get(session) is reply:
             del self.active[session]
+            for duplex in self.served.get(session, ()):
+                duplex.unblock()
+
+    def serve(self, session: str, duplex: Duplex) -> None:
+        """Take note of what answers a session's inbox."""
+        self.served.setdefault(session, []).append(duplex)
+        self._look()
+
+    def retire(self, session: str, duplex: Duplex) -> None:
+        """Take note that it does so no more."""
+        self.served[session].remove(duplex)
+        if not self.served[session]:
+            del self.served[session]
+
+    def wake(self, session: str, duplex: Duplex | None = None) -> None:
+        """Say that a session's inbox has something new, to this duplex, or, if it serves no more, to all."""
+        served = self.served.get(session, [])
+        for each in [duplex] if duplex in served else served:
+            each.wake()
+
+    def _look(self) -> None:
+        self._watch = self._watch or Watch(self, self._poll)
+        self._watch.wake()
 
     async def start_child(self, run: Run, child: Child) -> Output:
         """Let a sub-agent answer; see `ToolContext.start`."""

@@ -101,7 +101,7 @@ class Session(ObjectStream[Message]):
         return self._reply
 
     async def send(self, item: Prompt, *, client_key: str | None = None) -> None:
-        """Put a message into the durable inbox and have it answered; returns when it is stored.
+        """Put a message into the durable inbox and have it answered; returns when it is stored. Cuts what `ask` cuts.
 
         Args:
             item: What to say; a list is one prompt, as in `ask`.
@@ -117,7 +117,7 @@ class Session(ObjectStream[Message]):
             raise SessionClosed(f"session {self.id!r}: nothing can be sent after send_eof")
         first, *rest = as_prompt(item)
         await self._runtime.store.enqueue(self.id, first, client_key=as_key(client_key), rest=rest)
-        duplex.wake()
+        duplex.wake(abandoned=self._reply)
 
     async def receive(self) -> Message:
         """Return the next fragment of what the session says.
@@ -161,13 +161,12 @@ class Session(ObjectStream[Message]):
         message = as_message(item)
         message = replace(message, query={**(message.query or {}), "lane": lane, **more})
         stored = await self._runtime.store.enqueue(self.id, message, client_key=as_key(client_key))
-        if self._duplex is not None:
-            self._duplex.wake()
+        self._runtime.wake(self.id, self._duplex)
         return stored
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; `receive` ends when everything is answered."""
-        self._serve().end()
+        self._serve().end(abandoned=self._reply)
 
     async def pending(self) -> list[Approval]:
         """List the calls that wait for an approval, the oldest first; the run that made them is paused."""
@@ -205,8 +204,7 @@ class Session(ObjectStream[Message]):
         self._check_open()
         for verdict in verdicts:
             await approvals.decide(self._runtime.store, self.id, verdict)
-        if self._duplex is not None:
-            self._duplex.wake()
+        self._runtime.wake(self.id, self._duplex)
 
     async def grants(self) -> list[Grant]:
         """List what was approved with `always` and not revoked."""

@@ -29,7 +29,9 @@ CANCEL_TIMEOUT = 30.0  # seconds: twice what a run takes to end when everything 
 class Watch:
     """Ends the runs of a runtime that were cancelled in another one, and those that nobody reads at their deadline.
 
-    One task asks one question for all active sessions in each interval; without active sessions it sleeps.
+    It also wakes the sessions that are served and paused, when something was decided about their calls in another one.
+    One task asks one question for all active sessions, and one for all others that are served, in each interval;
+    without any it sleeps.
 
     Args:
         runtime: Whose runs.
@@ -41,16 +43,17 @@ class Watch:
         self._poll = poll
         self._wanted = Event()
         self._blind = False
+        self._looks: dict[str, int] = {}
         runtime.tasks.start_soon(self._serve, name="streamagent watch")
 
     def wake(self) -> None:
-        """Say that a session is active."""
+        """Say that a session is active, or served."""
         self._wanted.set()
 
     async def _serve(self) -> None:
         while True:
             await self._wanted.wait()
-            while self._runtime.active:
+            while self._runtime.active or self._runtime.served:
                 await sleep(self._poll)
                 await self._look()
             self._wanted = Event()
@@ -62,19 +65,27 @@ class Watch:
             if run.deadline <= now:
                 self._end(session, run, "deadline")
         # A run that begins meanwhile is none of these: what waits may be older than that run.
-        for session in await self._cancelled(runs):
-            self._end(session, runs[session], "aborted")
-
-    async def _cancelled(self, runs: dict[str, Run]) -> set[str]:
         try:
-            found = await self._runtime.store.waiting(runs, "cancel") if runs else set()
+            for session in await self._runtime.store.waiting(runs, "cancel") if runs else ():
+                self._end(session, runs[session], "aborted")
+            await self._look_for_decisions()
         except StoreError:
             if not self._blind:  # once, not four times a second
-                logger.exception("cannot see whether runs were cancelled in other processes")
+                logger.exception("cannot see whether runs were cancelled, or calls decided about, in other processes")
             self._blind = True
-            return set()
-        self._blind = False
-        return found
+        else:
+            self._blind = False
+
+    async def _look_for_decisions(self) -> None:
+        runtime = self._runtime
+        idle = runtime.served.keys() - runtime.active.keys()
+        found = await runtime.store.waiting(idle, "approval") if idle else ()
+        self._looks = {session: self._looks.get(session, 0) + 1 for session in found}
+        for session, looks in self._looks.items():
+            # From the second look on: who has decided may go on himself. Then less and less often: going on may fail.
+            due = looks > 1 and looks.bit_count() == 1
+            if due and (await runtime.store.unfinished(session)).paused:  # else another process is at work
+                runtime.wake(session)
 
     def _end(self, session: str, run: Run, cause: Cause) -> None:
         reply = self._runtime.active.get(session)

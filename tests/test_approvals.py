@@ -16,6 +16,7 @@ from streamagent import (
     Message,
     Output,
     Pipeline,
+    Runtime,
     SqliteStore,
     budget,
     persist,
@@ -587,6 +588,112 @@ async def test_a_served_session_goes_on_by_itself_when_it_is_decided(store, shop
                     await session.send_eof()
     assert sorted(shop.effects) == [("refund", "A1", 5), ("refund", "A2", 5)]
     assert [m.query["reason"] for m in seen if m.type == "stop"] == ["tool_calls", "paused", "paused", "stop", "stop"]
+
+
+async def until_paused(session):
+    while not ((message := await session.receive()).type == "stop" and message.query["reason"] == "paused"):
+        pass
+    return message.query["approvals"]
+
+
+async def until_said(session, content):
+    with anyio.fail_after(5):
+        while (await session.receive()).content != content:
+            pass
+
+
+async def test_a_served_session_goes_on_when_another_handle_decides(store, shop):
+    agent = shop.agent(store, calls(refund("A1", "c1")), answer("Done."))
+    async with (
+        Runtime(store=store, poll=60) as runtime,
+        agent.session("s", runtime=runtime) as served,
+        agent.session("s", runtime=runtime) as other,
+    ):
+        await served.send("Refund.")
+        [approval] = await until_paused(served)
+        await anyio.wait_all_tasks_blocked()
+        await other.approve(approval)
+        await until_said(served, "Done.")
+    assert shop.effects == [("refund", "A1", 5)]
+
+
+async def test_what_waits_behind_a_pause_goes_on_when_another_handle_cancels(shop):
+    store = MemoryStore()
+    agent = shop.agent(store, calls(refund("A1", "c1")), answer("Next."))
+    async with (
+        Runtime(store=store, poll=60) as runtime,
+        agent.session("s", runtime=runtime) as served,
+        agent.session("s", runtime=runtime) as other,
+    ):
+        await served.send("Refund.")
+        await until_paused(served)
+        await served.send("And next?")
+        await anyio.wait_all_tasks_blocked()
+        await other.cancel()
+        await until_said(served, "Next.")
+    assert shop.effects == []
+
+
+async def test_a_served_session_goes_on_when_another_process_decides(store, shop):
+    agent = shop.agent(store, calls(refund("A1", "c1")), answer("Done."))
+    async with Runtime(store=store, poll=0.01) as runtime, agent.session("s", runtime=runtime) as served:
+        await served.send("Refund.")
+        [approval] = await until_paused(served)
+        async with opened(store) as other:
+            await decide(other, "s", Verdict(approval=approval))
+        await until_said(served, "Done.")
+    assert shop.effects == [("refund", "A1", 5)]
+
+
+async def test_a_served_session_leaves_a_decision_to_the_process_that_is_at_work(store, shop, monkeypatch):
+    may_end = anyio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await may_end.wait()
+        return "waited"
+
+    turns = calls(refund("A1", "c1"), call("wait", "c2")), answer("Done.")
+    asks, idle = Agent(ScriptedModel(*turns), tools=[shop.refund, wait]), shop.agent(store, answer("Mine."))
+    watched, decided = Looks(store, monkeypatch, "waiting"), Looks(store, monkeypatch, "unfinished")
+    async with (
+        Runtime(store=store, poll=0.01) as runtime,
+        Runtime(store=store.reopened() if hasattr(store, "reopened") else store) as elsewhere,
+        idle.session("s", runtime=runtime) as served,
+        asks.session("s", runtime=elsewhere) as working,
+    ):
+        with anyio.move_on_after(0):
+            await served.receive()
+        await watched.times(2)  # it is served, and nothing is to be done
+        reply = working.ask("Refund.")
+        while (message := await anext(reply)).type != "approval":
+            pass
+        await working.approve(message.id)
+        await decided.times(2)
+        may_end.set()
+        assert (await reply).text == "Done."
+    assert idle.model.contexts == []
+    assert shop.effects == [("refund", "A1", 5)]
+
+
+class Looks:
+    """Count how often a store is asked something, from each call of `times` on."""
+
+    def __init__(self, store, monkeypatch, name):
+        self._asked, self._left, self._enough = getattr(store, name), 0, anyio.Event()
+        monkeypatch.setattr(store, name, self._ask)
+
+    async def times(self, number):
+        self._left, self._enough = number, anyio.Event()
+        with anyio.fail_after(5):
+            await self._enough.wait()
+
+    async def _ask(self, *args):
+        self._left -= 1
+        if not self._left:
+            self._enough.set()
+        return await self._asked(*args)
 
 
 async def test_a_key_shows_the_whole_answer_across_the_pause(store, shop):

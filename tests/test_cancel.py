@@ -346,7 +346,7 @@ async def test_a_store_that_fails_the_watch_is_asked_again_and_told_of_once(capl
         await store.enqueue("s", Message(role="user", type="cancel"))
         await reply.wait()
     assert [record.message for record in caplog.records] == [
-        "cannot see whether runs were cancelled in other processes"
+        "cannot see whether runs were cancelled, or calls decided about, in other processes"
     ]
     await check_rows(store)
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from streamagent import Agent, MemoryStore, Message, Runtime, SessionBusy, SessionClosed, ToolContext, tool
+from streamagent import Agent, Hooks, MemoryStore, Message, Runtime, SessionBusy, SessionClosed, ToolContext, tool
 from streamagent.errors import ConfigError, ConflictError, LeaseLost, MessageError, ModelError, StoreFull
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
 
@@ -345,6 +345,98 @@ async def test_duplex_waits_for_the_next_prompt_and_can_be_cancelled():
             pass
         assert message.query["reason"] == "stop"
     await check_rows(agent.store)
+
+
+async def test_a_reply_that_was_abandoned_is_cut_for_what_is_sent():
+    agent = agent_of(answer("two"))
+    async with agent.session("s") as session:
+        reply = session.ask("One?")
+        await anext(reply)
+        await session.send("Two?")
+        with anyio.fail_after(5):
+            assert (await session.receive()).content == "Two?"
+        assert reply.done
+        await session.send_eof()
+        _ = [message async for message in session]
+    stored = await check_rows(agent.store)
+    assert [(row.type, row.content) for row in stored if row.type != "stop"] == [
+        ("text", "One?"),
+        ("text", "Two?"),
+        ("text", "two"),
+    ]
+
+
+async def test_a_reply_that_was_abandoned_is_cut_at_eof_also_when_the_duplex_waited_for_it_before():
+    agent = agent_of(answer("zero"), text("half")[:1])
+    async with agent.session("s") as session:
+        await session.send("Zero?")
+        while not (await session.receive()).is_final:
+            pass
+        await anext(session.ask("One?"))
+        await session.follow_up("And?")
+        await anyio.wait_all_tasks_blocked()
+        await session.send_eof()
+        await anext(session)
+
+
+async def test_what_is_sent_waits_for_a_reply_that_a_task_reads_and_for_that_of_another_handle():
+    may_end = anyio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await may_end.wait()
+        return "waited"
+
+    agent = agent_of(calls(call("wait")), answer("one"), answer("two"), tools=[wait])
+    async with Runtime(store=MemoryStore()) as runtime, anyio.create_task_group() as tasks:
+        async with agent.session("s", runtime=runtime) as session, agent.session("s", runtime=runtime) as other:
+            results = []
+
+            async def read(reply):
+                results.append(await reply)
+
+            tasks.start_soon(read, session.ask("One?"))
+            await anyio.wait_all_tasks_blocked()
+            await session.send("Two?")
+            await other.send("Three?")
+            await anyio.wait_all_tasks_blocked()
+            may_end.set()
+            with anyio.fail_after(5):
+                assert {(await session.receive()).content, (await other.receive()).content} == {"Two?", "Three?"}
+            assert results[0].text == "one"
+        await check_rows(runtime.store)
+
+
+async def test_a_hook_that_raises_what_is_no_exception_fails_its_run_alone():
+    asked = []
+
+    def fail(end):
+        asked.append(end)
+        raise GeneratorExit("bye") if len(asked) == 1 else SystemExit
+
+    async with agent_of(answer("one"), hooks=Hooks(should_stop_after_turn=fail)).session("s") as session:
+        for wrong in (GeneratorExit, SystemExit):
+            await session.send("Go.")
+            with pytest.raises(wrong):
+                while True:
+                    await session.receive()
+
+
+async def test_steering_from_another_handle_is_answered_by_the_one_that_serves():
+    agent = agent_of(answer("one"), answer("two"))
+    async with (
+        Runtime(store=MemoryStore()) as runtime,
+        agent.session("s", runtime=runtime) as served,
+        agent.session("s", runtime=runtime) as other,
+    ):
+        await served.send("One?")
+        while not (await served.receive()).is_final:
+            pass
+        await anyio.wait_all_tasks_blocked()
+        await other.steer("Two?")
+        with anyio.fail_after(5):
+            assert [(await served.receive()).content for _ in range(2)] == ["Two?", "two"]
 
 
 async def test_leaving_the_block_while_nobody_receives_ends_the_duplex_run():
