@@ -85,7 +85,7 @@ class Duplex:
                     self._awake = Event()
                     try:
                         waiting = await self._answer()
-                    except BaseException as error:  # noqa: BLE001 - raised again by `receive`
+                    except BaseException as error:  # raised again by `receive`
                         if must_propagate(error):
                             raise
                         await self._outbox.send(_Failed(error))
