@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -64,12 +65,8 @@ async def end_run(run: Run | None, chain: Chain | None, ending: Ending, *, bare:
 
 async def _forget(run: Run) -> None:
     """Take what the store refused of a run whose reader knows that another process has it, lest it is raised later."""
-    try:
-        with move_on_after(CLOSE_TIMEOUT):
-            await run.store.flush(run.session)
-    except StoreError as error:
-        if not isinstance(error, LeaseLost):
-            logger.exception("session %s: what was said last may not be stored", run.session)
+    with suppress(StoreError), move_on_after(CLOSE_TIMEOUT):  # what may still be written stays with the store
+        await run.store.flush(run.session)
 
 
 async def _settle(run: Run, ending: Ending, bare: RunContext) -> None:
