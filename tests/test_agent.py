@@ -7,6 +7,7 @@ from streamagent.errors import ConfigError
 from streamagent.tools.skill import Skill
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock
 
+OWN_STORES = True
 SKILL = Skill("refund", "how to give money back", "Ask.")
 
 

@@ -15,6 +15,7 @@ from streamagent.tools.threads import _Call
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, text
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 BOUND = 3.0  # seconds: what a test allows for an end whose grace was set to a tenth of a second
 

@@ -14,6 +14,7 @@ from streamagent.testing.stages import check_stage
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 
 async def results(*messages, tools=(stock,), reason="tool_calls"):
