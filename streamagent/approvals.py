@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -135,6 +135,20 @@ async def _decided(store: Store, session: str) -> set[str]:
     """Return the ids of the approvals whose decisions wait in the inbox."""
     decisions = [message for message in await store.inbox(session) if message.type == "approval"]
     return {(decision.query or {})["approval"] for decision in decisions}
+
+
+def refuse_strange(requests: Sequence[Message], tools: Collection[str]) -> None:
+    """Refuse to go on with calls of tools that are not there, before a decision is used up.
+
+    Raises:
+        ConfigError: There are some.
+    """
+    asked = {str((request.query or {}).get("tool")) for request in requests}
+    if strange := asked.difference(tools):
+        raise ConfigError(
+            f"calls of {', '.join(sorted(strange))} wait for an approval, and this agent does not have that tool; "
+            "go on with the agent that made them"
+        )
 
 
 async def decide(store: Store, session: str, verdict: Verdict) -> None:

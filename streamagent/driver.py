@@ -222,17 +222,9 @@ class RunReply(Reply):
         superseded = asked and await undecided(store, session, left.approvals)
         cause: Cause = "superseded" if superseded else "crashed"
         self._rows.extend(await settle_tree(store, session, fence=fence, cause=cause, left=left))
-        self._run = Run(
-            session,
-            store,
-            fence,
-            plan,
-            RunTasks(self._runtime.tasks, self._fail),
-            self._deadline,
-            left=NOTHING if superseded else left,
-            lineage=lineage,
-            starter=self._runtime.start_child,
-        )
+        tasks, left = RunTasks(self._runtime.tasks, self._fail), NOTHING if superseded else left
+        starter = self._runtime.start_child
+        self._run = Run(session, store, fence, plan, tasks, self._deadline, left=left, lineage=lineage, starter=starter)
         self._chain = await self._run.open()
 
     async def _replay(self, prompt: Message) -> Chain:

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -273,6 +273,12 @@ def fold(fragments: Iterable[Message]) -> list[Message]:
 async def afold(fragments: AsyncIterator[Message]) -> list[Message]:
     """Collect a stream and `fold` it."""
     return fold([fragment async for fragment in fragments])
+
+
+async def each(messages: Iterable[Message]) -> AsyncGenerator[Message, None]:
+    """Give messages one by one, as a stream."""
+    for message in messages:
+        yield message
 
 
 def _join(group: list[Message]) -> Message:

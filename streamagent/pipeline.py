@@ -13,9 +13,10 @@ from typing import Any, NoReturn, cast
 from anyio import CancelScope, create_task_group, move_on_after
 
 from .calls import Child, Output
+from .duties import Duty, duty_of
 from .errors import ConfigError
 from .message import Message
-from .protocols import Duty, RunContext, Source, Stage, Store, Stream, Tasks, duty_of
+from .protocols import RunContext, Source, Stage, Store, Stream, Tasks
 from .waiting import GRACE, leaving
 
 logger = logging.getLogger("streamagent")

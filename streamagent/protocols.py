@@ -16,7 +16,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from .calls import Child, Output, ToolSpec
 from .message import Message
@@ -295,15 +295,3 @@ class RunContext(Protocol):
 
 
 Stage = Callable[[Stream], Source] | Callable[[Stream, RunContext], Source]
-Duty = Literal["dispatch", "persist", "shrink"]
-
-
-def mark(stage: Stage, duty: Duty) -> Stage:
-    """Say what a stage is there for: it runs calls, stores messages, or makes a context fit that was too long."""
-    vars(stage)["duty"] = duty
-    return stage
-
-
-def duty_of(stage: Stage) -> Duty | None:
-    """Return what a stage was marked with."""
-    return getattr(stage, "duty", None)

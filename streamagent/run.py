@@ -7,18 +7,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .approvals import refuse_strange
 from .calls import Child, Output
 from .errors import ConfigError
-from .hooks import Hooks, NextTurn, TurnEnd, lane_of, settled
+from .hooks import NextTurn, TurnEnd, lane_of, settled
 from .inbox import Inbox
 from .lineage import Lineage
-from .message import Message
+from .message import Message, each
 from .pipeline import Chain
 from .plan import Plan
 from .protocols import Source, Stage, Store, Stream
 from .records import NOTHING, Unfinished
 from .tasks import RunTasks
-from .turn import Turn, each, with_system
+from .turn import Turn, with_system
 
 _PAUSED = Message.stop("tool_calls")  # what a run that goes on after a pause takes for the last turn's stop
 
@@ -94,11 +95,6 @@ class Run:
         """What the run that goes on has to know."""
         return {"turns": self.number, "last_turn": self.last_turn, "since": (self.first or 1) - 1}
 
-    @property
-    def hooks(self) -> Hooks:
-        """What the loop asks the program."""
-        return self.plan.hooks
-
     def take(self, prompts: Sequence[Message]) -> None:
         """Take note of what is admitted; only a follow-up has all turns again."""
         for prompt in prompts:
@@ -111,11 +107,7 @@ class Run:
                 self.shrunk = False
 
     def going_on(self, tasks: RunTasks) -> Run:
-        """Make what goes on after an interruption: the same run, with stages that begin anew.
-
-        Args:
-            tasks: Its background work.
-        """
+        """Make what goes on after an interruption: the same run with new tasks, whose stages begin anew."""
         fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "bounds": [], "again": None, "turn": None}
         fresh |= {"interrupted": self.pressed or "", "pressed": None, "begun": False}
         fresh["since"] = None if self.first is None else self.first - 1
@@ -150,12 +142,7 @@ class Run:
         Raises:
             ConfigError: They are of tools that this agent does not have; the decisions go on waiting.
         """
-        asked = {str((request.query or {}).get("tool")) for request in left.approvals}
-        if strange := asked - self.plan.pipeline.runs:
-            raise ConfigError(
-                f"session {self.session!r}: calls of {', '.join(sorted(strange))} wait for an approval, and this agent "
-                "does not have that tool; go on with the agent that made them"
-            )
+        refuse_strange(left.approvals, self.plan.pipeline.runs)
         decisions = await self.inbox.decided() if left.approvals else []
         about = {(decision.query or {}).get("call") for decision in decisions}
         self.decided.update((call.id, call) for call in left.calls if call.id in about)
@@ -241,7 +228,7 @@ async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message 
         What was admitted, when there is another turn; `None`, or a last `stop`, when there is none.
     """
     end = TurnEnd(session=run.session, number=run.number + run.retry, stop=run.stop)
-    hook = run.hooks.should_stop_after_turn
+    hook = run.plan.hooks.should_stop_after_turn
     if hook is not None and run.turn is not None and await settled(hook(end)):
         closing = left is not None and left.calls  # of a run that leaves calls, their closing has the last word
         return None if end.stop.is_final or closing else Message.stop("stopped", turn=end.number)
@@ -266,7 +253,7 @@ async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message 
 
 async def _prepare(run: Run, end: TurnEnd) -> None:
     """Let `prepare_next_turn` change what the rest of the run uses."""
-    hook = run.hooks.prepare_next_turn
+    hook = run.plan.hooks.prepare_next_turn
     wanted = await settled(hook(end)) if hook is not None else None
     if wanted is not None:
         if not isinstance(wanted, NextTurn):
@@ -288,8 +275,8 @@ def _shrinks(run: Run, turn: Turn) -> bool:
 async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
     """Link the stored rows, the context stages and the model."""
     plan, settings = run.plan, run.plan.settings
-    if run.hooks.get_api_key is not None:
-        key = await settled(run.hooks.get_api_key(plan.model.name.partition("/")[0]))
+    if run.plan.hooks.get_api_key is not None:
+        key = await settled(run.plan.hooks.get_api_key(plan.model.name.partition("/")[0]))
         settings = replace(settings, extra={**settings.extra, **({"api_key": key} if key else {})})
     await chain.extend([with_system(plan.system), *plan.pipeline.context, turn.counted()], run)
     answer = plan.model.stream(chain.tail, tools=plan.tools, settings=settings, deadline=run.deadline)

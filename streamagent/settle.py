@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from anyio import move_on_after
 
 from ._core.closing import close_all
-from .message import Message, afold
+from .message import Message, afold, each
 from .pipeline import Chain
-from .protocols import RunContext, Stage, Store, Stream
+from .protocols import RunContext, Stage, Store
 from .records import Unfinished
 
 logger = logging.getLogger("streamagent")
@@ -161,7 +161,7 @@ async def scrub(results: Mapping[str, Message], stages: Sequence[Stage], run: Ru
     if not stages:
         return results
     by_id: dict[str, Message] = {}
-    chain = Chain(_each(results.values()))
+    chain = Chain(each(results.values()))
     try:
         with move_on_after(SCRUB_TIMEOUT):
             await chain.extend(stages, run)
@@ -172,11 +172,6 @@ async def scrub(results: Mapping[str, Message], stages: Sequence[Stage], run: Ru
     finally:
         await chain.aclose(SCRUB_TIMEOUT)
     return {call: by_id.get(result.id) or _withheld(result) for call, result in results.items()}
-
-
-async def _each(messages: Iterable[Message]) -> Stream:
-    for message in messages:
-        yield message
 
 
 def _withheld(result: Message) -> Message:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,12 +79,6 @@ class Turn:
         if self.silent or query.get("reason") != "error" or "usage" in query:
             return stop
         return replace(stop, query={**query, "usage": self.usage})
-
-
-async def each(messages: Iterable[Message]) -> Stream:
-    """Give messages one by one."""
-    for message in messages:
-        yield message
 
 
 def with_system(system: str | None) -> Stage:

@@ -2,12 +2,13 @@
 
 import pytest
 
-from streamagent import Agent, MemoryStore, tool
+from streamagent import Agent, tool
 from streamagent.approval_views import cap_action_requests, cap_verdicts, dcaf_executed, dcaf_tool_calls, dcaf_verdicts
 from streamagent.errors import ConfigError, ConflictError
 from tests.scripted import ScriptedModel, answer, call, calls
 
 pytestmark = pytest.mark.anyio
+OWN_STORES = True
 
 
 @tool(requires_approval=True)
@@ -26,13 +27,13 @@ async def look() -> str:
     return "seen"
 
 
-def agent_of(store):
+def agent_of():
     turn = calls(call("refund", "c1", order="A1"), call("look", "c2"), call("refund", "c3", order="A2"))
-    return Agent(ScriptedModel(turn, answer("Done.")), tools=[refund, look], store=store)
+    return Agent(ScriptedModel(turn, answer("Done.")), tools=[refund, look])
 
 
 async def test_dcaf_calls_are_executed_or_rejected_by_the_message_that_comes_back():
-    agent = agent_of(MemoryStore())
+    agent = agent_of()
     async with agent.session("s") as session:
         first = await session.ask("Refund.")
         waiting = await session.pending()
@@ -61,7 +62,7 @@ async def test_dcaf_calls_are_executed_or_rejected_by_the_message_that_comes_bac
 
 
 async def test_a_dcaf_call_that_comes_back_with_another_input_is_an_edit():
-    agent = agent_of(MemoryStore())
+    agent = agent_of()
     async with agent.session("s") as session:
         await session.ask("Refund.")
         waiting = await session.pending()
@@ -81,7 +82,7 @@ def test_a_dcaf_call_without_a_word_decides_nothing_and_one_without_an_id_is_ref
 
 
 async def test_cap_decisions_are_taken_in_the_order_of_the_action_requests():
-    agent = agent_of(MemoryStore())
+    agent = agent_of()
     async with agent.session("s") as session:
         await session.ask("Refund.")
         waiting = await session.pending()
@@ -100,7 +101,7 @@ async def test_cap_decisions_are_taken_in_the_order_of_the_action_requests():
 
 
 async def test_some_cap_decisions_leave_the_rest_waiting():
-    agent = agent_of(MemoryStore())
+    agent = agent_of()
     async with agent.session("s") as session:
         await session.ask("Refund.")
         waiting = await session.pending()
@@ -112,7 +113,7 @@ async def test_some_cap_decisions_leave_the_rest_waiting():
 
 @pytest.mark.parametrize(("said", "approve", "reason"), [(" OK ", True, ""), ("yes", True, ""), ("no!", False, "no!")])
 async def test_a_text_approves_all_or_is_the_reason_of_a_rejection(said, approve, reason):
-    agent = agent_of(MemoryStore())
+    agent = agent_of()
     async with agent.session("s") as session:
         await session.ask("Refund.")
         verdicts = cap_verdicts(await session.pending(), said)
@@ -134,7 +135,7 @@ async def test_a_text_approves_all_or_is_the_reason_of_a_rejection(said, approve
     ],
 )
 async def test_decisions_that_mean_nothing_are_refused(wrong):
-    agent = agent_of(MemoryStore())
+    agent = agent_of()
     async with agent.session("s") as session:
         await session.ask("Refund.")
         waiting = await session.pending()
@@ -151,7 +152,7 @@ def test_a_dcaf_call_is_executed_for_true_alone_and_what_is_no_bool_is_refused(s
 
 
 async def test_caps_data_part_is_taken_as_the_decisions_in_it():
-    agent = agent_of(MemoryStore())
+    agent = agent_of()
     async with agent.session("s") as session:
         await session.ask("Refund.")
         waiting = await session.pending()
@@ -160,7 +161,7 @@ async def test_caps_data_part_is_taken_as_the_decisions_in_it():
 
 
 async def test_decisions_go_with_what_was_shown_whatever_was_decided_meanwhile():
-    agent = agent_of(MemoryStore())
+    agent = agent_of()
     async with agent.session("s") as session:
         await session.ask("Refund.")
         shown = await session.pending()

@@ -17,7 +17,6 @@ from streamagent import (
     Output,
     Pipeline,
     Runtime,
-    SqliteStore,
     budget,
     persist,
     rate_limit,
@@ -28,30 +27,14 @@ from streamagent import (
 from streamagent.approvals import Approval, Verdict, decide, grants, pending, revoke
 from streamagent.calls import Decision
 from streamagent.errors import ApprovalGone, ApprovalNotFound, ConfigError, ConflictError
-from tests.conftest import BACKENDS
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows
 
 pytestmark = pytest.mark.anyio
 
 
-WORLDS = [
-    (kind, backend) for kind in ("memory", "sqlite") for backend in BACKENDS if (kind, backend.id) != ("sqlite", "trio")
-]
-
-
-@pytest.fixture(params=[pytest.param((kind, *backend.values), id=f"{kind}-{backend.id}") for kind, backend in WORLDS])
-def world(request):
-    return request.param
-
-
 @pytest.fixture
-def anyio_backend(world):
-    return world[1]
-
-
-@pytest.fixture
-def store(world, tmp_path):
-    return MemoryStore() if world[0] == "memory" else SqliteStore(tmp_path / "approvals.db")
+def store(either_store):
+    return either_store
 
 
 class Shop:

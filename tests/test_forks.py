@@ -3,21 +3,16 @@
 import anyio
 import pytest
 
-from streamagent import Agent, MemoryStore, Message, Runtime, SessionClosed, tool
+from streamagent import Agent, Message, Runtime, SessionClosed, tool
 from streamagent.errors import ConfigError, ConflictError
-from streamagent.stores.sqlite import SqliteStore
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def runtime(request, tmp_path, anyio_backend_name):
-    if request.param == "sqlite" and anyio_backend_name == "trio":
-        pytest.skip("aiosqlite is asyncio's")
-    async with Runtime(
-        store=MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "shop.db")
-    ) as runtime:
+@pytest.fixture
+async def runtime(either_store):
+    async with Runtime(store=either_store) as runtime:
         yield runtime
 
 

@@ -37,7 +37,7 @@ LAYERS = [
     {"message", "calls", "cancellation", "waiting"},
     {"records"},
     {"protocols"},
-    {"hooks"},
+    {"hooks", "duties"},
     {"prompts"},
     {"_core", "reply"},
     {"structured", "attachments", "approvals"},

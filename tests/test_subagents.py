@@ -30,9 +30,7 @@ from streamagent.errors import ConfigError
 from streamagent.lineage import ID_LIMIT, Lineage, child_id
 from streamagent.message import new_id
 from streamagent.run import Run
-from streamagent.stores.sqlite import SqliteStore
 from streamagent.tasks import RunTasks
-from tests.conftest import BACKENDS
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
 
 pytestmark = pytest.mark.anyio
@@ -40,25 +38,9 @@ pytestmark = pytest.mark.anyio
 ASK = call("researcher", prompt="How deep?")
 
 
-WORLDS = [
-    (kind, backend) for kind in ("memory", "sqlite") for backend in BACKENDS if (kind, backend.id) != ("sqlite", "trio")
-]
-
-
-@pytest.fixture(params=[pytest.param((kind, *backend.values), id=f"{kind}-{backend.id}") for kind, backend in WORLDS])
-def world(request):
-    return request.param
-
-
 @pytest.fixture
-def anyio_backend(world):
-    return world[1]
-
-
-@pytest.fixture
-async def runtime(world, tmp_path):
-    store = MemoryStore() if world[0] == "memory" else SqliteStore(tmp_path / "s.db")
-    async with Runtime(store=store) as runtime:
+async def runtime(either_store):
+    async with Runtime(store=either_store) as runtime:
         yield runtime
 
 

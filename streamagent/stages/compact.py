@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from streamagent._core.window import CHARS, Counter, Window, estimate_tokens
+from streamagent.duties import mark
 from streamagent.errors import ConfigError
-from streamagent.message import Message, fold
-from streamagent.protocols import Model, RunContext, Stage, Stream, mark
+from streamagent.message import Message, each, fold
+from streamagent.protocols import Model, RunContext, Stage, Stream
 from streamagent.reply import Result
 
 logger = logging.getLogger("streamagent")
@@ -142,7 +143,7 @@ class _Summaries:
         parts = [f"Summary of what came before:\n{before}"] if before else []
         context = [Message.system(f"{self.prompt} {words}"), Message.user("\n\n".join([*parts, dropped]))]
         try:
-            async with aclosing(self.model.stream(_each(context), deadline=run.deadline)) as answer:
+            async with aclosing(self.model.stream(each(context), deadline=run.deadline)) as answer:
                 said = Result(fold([fragment async for fragment in answer])).raise_for_error().text.strip()
         except Exception as error:  # noqa: BLE001 - a model is foreign code; the window holds without it
             said, reason = "", f"{type(error).__name__}: {error}"
@@ -234,8 +235,3 @@ def _transcript(messages: Iterable[Message]) -> Iterator[str]:
 def _shorten(text: str, room: int) -> str:
     """Leave the middle out of what is too long for one request."""
     return text if len(text) <= room else f"{text[: room // 2]}\n[…]\n{text[-(room // 2) :]}"
-
-
-async def _each(messages: Iterable[Message]) -> AsyncIterator[Message]:
-    for message in messages:
-        yield message

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from streamagent.duties import mark
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.protocols import RunContext, Stage, Stream, mark
+from streamagent.protocols import RunContext, Stage, Stream
 
 LAGGED = frozenset({"text", "reasoning"})
 

@@ -10,7 +10,7 @@ from typing import Any
 from streamagent import exactjson
 from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError, ModelError
-from streamagent.message import Message, fold
+from streamagent.message import Message, each, fold
 from streamagent.protocols import DEFAULT_SETTINGS, Model, ModelSettings, RunContext, Stage, Stream
 from streamagent.reply import Result
 
@@ -197,7 +197,7 @@ def model_reviewer(model: Model, prompt: str, *, settings: ModelSettings = DEFAU
 
     async def review(conversation: Sequence[Message]) -> Review:
         transcript = "\n\n".join(filter(None, map(_line, conversation)))[-_TRANSCRIPT:]
-        context = _each(Message.system(prompt), Message.user(f"{transcript}\n\nCall reflect with your score."))
+        context = each([Message.system(prompt), Message.user(f"{transcript}\n\nCall reflect with your score.")])
         source = model.stream(context, tools=[_TOOL], settings=settings)
         try:
             answer = Result(fold([message async for message in source])).raise_for_error()
@@ -212,11 +212,6 @@ def model_reviewer(model: Model, prompt: str, *, settings: ModelSettings = DEFAU
         return Review(score=min(max(score, 0), BEST), feedback=feedback, usage=answer.usage)
 
     return review
-
-
-async def _each(*messages: Message) -> Stream:
-    for message in messages:
-        yield message
 
 
 def _line(message: Message) -> str:

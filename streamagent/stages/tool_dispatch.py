@@ -11,9 +11,10 @@ from anyio import Event, create_memory_object_stream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from streamagent.calls import AfterToolCall, BeforeToolCall, ExecutionMode, SteerAt, Tool
+from streamagent.duties import mark
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.protocols import RunContext, Stage, Stream, mark
+from streamagent.protocols import RunContext, Stage, Stream
 
 from ._approval import Gate
 from ._execution import Execution, Options
@@ -41,6 +42,9 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
     order; when the turn does not go on (a limit, a truncated answer) they come before it. A call that must not run
     (unknown tool, unreadable arguments, a truncated answer) and one that fails get an error result that tells the
     model why. When every result of a batch asks to terminate, a `stop` with reason `terminate` ends the run.
+
+    For a call that needs an approval the request, a message of type `approval`, is yielded instead. When the decision
+    passes by, in this run or a later one, the call is run, or gets the rejection as its result.
 
     Args:
         offered: The tools that may be called.
@@ -71,29 +75,33 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
         steer_at=steer_at,
     )
 
-    async def stage(stream: Stream, run: RunContext) -> Stream:
-        outbox, inbox = create_memory_object_stream[Message](OUTBOX)
-        with outbox, inbox:
-            batch = _Batch(tools, run, outbox, inbox)
-            async for message in stream:
-                if message.type not in CONCERNS:
-                    yield message
-                    continue
-                # The stop of a turn that does not go on is the last word.
-                while message.is_final and (answer := await batch.next_answer(pausing=False)):
-                    yield answer
-                yield message
-                batch.take(message)
-                while batch.complete(message) and (answer := await batch.next_answer()):
-                    yield answer
-                if batch.terminated and not message.is_final:
-                    yield Message.stop("terminate")
-                    return
-            while answer := await batch.next_answer():
-                yield answer
+    def stage(stream: Stream, run: RunContext) -> Stream:
+        return _dispatched(stream, run, tools)
 
     vars(stage)["runs"] = frozenset(tools.tools)
     return mark(stage, "dispatch")
+
+
+async def _dispatched(stream: Stream, run: RunContext, options: Options) -> Stream:
+    outbox, inbox = create_memory_object_stream[Message](OUTBOX)
+    with outbox, inbox:
+        batch = _Batch(options, run, outbox, inbox)
+        async for message in stream:
+            if message.type not in CONCERNS:
+                yield message
+                continue
+            # The stop of a turn that does not go on is the last word.
+            while message.is_final and (answer := await batch.next_answer(pausing=False)):
+                yield answer
+            yield message
+            batch.take(message)
+            while batch.complete(message) and (answer := await batch.next_answer()):
+                yield answer
+            if batch.terminated and not message.is_final:
+                yield Message.stop("terminate")
+                return
+        while answer := await batch.next_answer():
+            yield answer
 
 
 def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:

@@ -5,7 +5,7 @@ import math
 import anyio
 import pytest
 
-from streamagent import Agent, ConfigError, MemoryStore, SqliteStore, get_model, tool
+from streamagent import Agent, ConfigError, get_model, tool
 from streamagent._core.request import build_request
 from streamagent.errors import ModelError
 from streamagent.message import Message, afold, fold
@@ -222,11 +222,9 @@ async def ship(product: str) -> str:
     return "sent"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, tmp_path, anyio_backend):
-    if request.param == "sqlite" and anyio_backend[0] == "trio":
-        pytest.skip("SQLite is asyncio's")
-    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "s.db")
+@pytest.fixture
+def store(either_store):
+    return either_store
 
 
 async def test_a_session_keeps_no_doubled_text_and_runs_no_call_of_a_failed_attempt(store):
