@@ -3,7 +3,7 @@
 import pytest
 
 from streamagent import Agent, Hooks, Message, Pipeline, Runtime, persist, tool_dispatch
-from streamagent.protocols import mark
+from streamagent.duties import mark
 from streamagent.stages.compact import compact
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
 
