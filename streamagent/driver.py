@@ -296,7 +296,8 @@ class RunReply(Reply):
         finally:
             if self._waiter is not None:
                 self._waiter.close()
-            await self._runtime.release(self._session, self, fence=self._fence)
+            with CancelScope(shield=True):  # bounded
+                await self._runtime.release(self._session, self, fence=self._fence)
             self._finished.set()
 
     async def _drop_previous(self) -> None:

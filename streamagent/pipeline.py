@@ -164,8 +164,8 @@ class BareRun:
 
     @property
     def fence(self) -> int:
-        """What writes to it carry."""
-        return self._opened()[1]
+        """What writes to it carry; 0 without one."""
+        return 0 if self.opened is None else self.opened[1]
 
     async def start_call(self, call: str) -> int:
         """Commit that a call's tool is about to run, where there is a store."""

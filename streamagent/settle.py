@@ -123,7 +123,7 @@ async def settle(  # noqa: PLR0913 - all by keyword
     if left.at_rest and not (left.approvals and ended):
         return []
     outcomes = await _outcomes(left, known)
-    if cause in _AFTER_DEATH:
+    if cause in _AFTER_DEATH and not left.forked:
         outcomes = await _on_record(store, session, left, cause)
     rows = closings(left, "forked" if left.forked else cause, outcomes, known.said)
     ids = [row.id for row in sent]
