@@ -1,43 +1,45 @@
-"""The ledger of a session in an SQLite store's tables; used on the writing connection's own thread."""
+"""The ledger of a session in a database's tables; used on the writing connection's own thread."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from streamagent.errors import LeaseLost
 
 from ._codec import encode_time, pack
+from ._dialect import Database
 from ._forks import ForkPoint
 from ._ledger import Ledger
 from ._row import Row
 from ._select import read_lineage, read_pieces, select_messages, to_row, with_content
 
-if TYPE_CHECKING:
-    from sqlite3 import Connection
-
 _FIND = select_messages("id = ?")
 _FIND_KEY = select_messages("client_key = ?")
 # `state <> 'closed'` says to SQLite that the partial index holds all these rows.
 _WAITING = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid LIMIT ?")
-_LEASE = "SELECT head, fence, base, prev, modified_at FROM leases WHERE tenant = ? AND session = ?"
+LEASE = "SELECT head, fence, base, prev, modified_at FROM leases WHERE tenant = ? AND session = ?"
 _SAVE_LEASE = """
     INSERT INTO leases (tenant, session, head, fence, prev, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT DO UPDATE SET
+    ON CONFLICT (tenant, session) DO UPDATE SET
         head = excluded.head,
         fence = excluded.fence,
         prev = excluded.prev,
-        created_at = coalesce(min(created_at, excluded.created_at), created_at, excluded.created_at),
-        modified_at = ifnull(excluded.modified_at, modified_at)
-    WHERE fence = ?
+        created_at = CASE WHEN leases.created_at < excluded.created_at THEN leases.created_at
+            ELSE coalesce(excluded.created_at, leases.created_at) END,
+        modified_at = coalesce(excluded.modified_at, leases.modified_at)
+    WHERE leases.fence = ?
 """
 _CLEAR_LEASE = """
     UPDATE leases SET created_at = NULL, modified_at = NULL, parent = NULL, base = 0 WHERE tenant = ? AND session = ?
 """
 _BEGIN_FORK = """
-    REPLACE INTO leases (tenant, session, head, fence, parent, base, prev, created_at, modified_at)
+    INSERT INTO leases (tenant, session, head, fence, parent, base, prev, created_at, modified_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (tenant, session) DO UPDATE SET
+        head = excluded.head, fence = excluded.fence, owner = NULL, expires_at = NULL, parent = excluded.parent,
+        base = excluded.base, prev = excluded.prev, created_at = excluded.created_at, modified_at = excluded.modified_at
 """
 _FORKS = "SELECT session FROM leases WHERE tenant = ? AND parent = ? LIMIT 3"
 _KEEPERS = "SELECT session, sequence FROM messages WHERE tenant = ? AND id = ? AND sequence IS NOT NULL"
@@ -50,7 +52,7 @@ _FIRST_UNFINISHED = """
             AND type <> 'approval' -- it is decided in the session that asks; a fork asks again
         UNION ALL
         SELECT sequence FROM messages WHERE tenant = ?1 AND session = ?2 AND answered > ?3 AND +sequence <= ?3
-    )
+    ) AS unfinished
 """
 _TAIL = select_messages("sequence >= ? AND sequence <= ? ORDER BY sequence")
 _INSERT = """
@@ -65,7 +67,7 @@ _UPDATE = """
 """
 _GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
 _GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
-_NEXT_PIECE = "SELECT ifnull(max(piece) + 1, 0) FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
+_NEXT_PIECE = "SELECT coalesce(max(piece) + 1, 0) FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
 _ADD_PIECE = "INSERT INTO fragments (tenant, session, message, piece, content) VALUES (?, ?, ?, ?, ?)"
 _DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
 
@@ -73,9 +75,8 @@ _DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND messa
 class TableLedger(Ledger):
     """One session's rows in the tables, for one operation inside a write transaction; `save` ends it."""
 
-    def __init__(self, db: Connection, tenant: str, session: str, *, now: str) -> None:
-        lease = db.execute(_LEASE, (tenant, session)).fetchone()
-        head, fence, base, prev, modified_at = lease or (0, 0, 0, None, None)
+    def __init__(self, db: Database, tenant: str, session: str, *, now: str) -> None:
+        head, fence, base, prev, modified_at = self._look_up(db, tenant, session) or (0, 0, 0, None, None)
         super().__init__(session, head=head, fence=fence, base=base, prev=prev)
         self._found = (head, fence)
         self._taken = modified_at is not None
@@ -84,6 +85,11 @@ class TableLedger(Ledger):
         self._key = (tenant, session)
         self._now = now
         self._touched: dict[str, Row] = {}
+
+    def _look_up(self, db: Database, tenant: str, session: str) -> Sequence[Any] | None:
+        """Read the lease; what is read next is as of the same moment or later, and nobody else writes meanwhile."""
+        found: Sequence[Any] | None = db.execute(LEASE, (tenant, session)).fetchone()
+        return found
 
     def find(self, message_id: str) -> Row | None:
         """Look an id up; content that is saved is not loaded."""
@@ -128,7 +134,7 @@ class TableLedger(Ledger):
 
     def sibling(self, session: str) -> TableLedger:
         """Look at another session in the same transaction."""
-        return TableLedger(self._db, self._tenant, session, now=self._now)
+        return type(self)(self._db, self._tenant, session, now=self._now)
 
     def point(self, sequence: int) -> ForkPoint:
         """Look up the row's keeper, and the rows from the first unfinished one."""

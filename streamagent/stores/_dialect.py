@@ -1,0 +1,61 @@
+"""What both databases are asked, once: the texts are SQLite's, and the few places that PostgreSQL spells otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import count
+from typing import Any, Protocol
+
+
+class Found(Iterable[Any], Protocol):
+    """What a statement found."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were written."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row, or `None`."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return the rows that are left."""
+        ...
+
+
+class Database(Protocol):
+    """A connection; `sqlite3.Connection` is one."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Found:
+        """Carry out a statement, whose parameters are written `?`, or `?1` and so on."""
+        ...
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any:
+        """Carry out a statement once for each of these parameters."""
+        ...
+
+
+# The first bytes of a source's content; SQLite counts bytes in a blob only, and holds what another program put there.
+FIRST_BYTES = (
+    "CASE typeof(content) WHEN 'text'"
+    " THEN coalesce(CAST(substr(CAST(content AS BLOB), 1, messages.size) AS TEXT), '') ELSE content END"
+)
+SPELLINGS = {
+    FIRST_BYTES: "convert_from(substr(convert_to(content, 'UTF8'), 1, messages.size::integer), 'UTF8')",
+    "BEGIN": "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY",  # of readers; a writer begins by itself
+    "json_each(?) AS asked": "json_array_elements_text(?::json) AS asked(value)",
+    "CROSS JOIN": "JOIN",  # to SQLite it says which table comes first
+}
+_PARAMETER = re.compile(r"\?(\d*)")
+
+
+@cache  # the texts are constants of this package
+def for_postgres(sql: str) -> bytes:
+    """Spell a statement for PostgreSQL."""
+    for ours, theirs in SPELLINGS.items():
+        sql = sql.replace(ours, theirs)
+    numbers = count(1)
+    return _PARAMETER.sub(lambda found: f"${found[1] or next(numbers)}", sql).encode()
