@@ -43,7 +43,10 @@ FIRST_BYTES = (
     "CASE typeof(content) WHEN 'text'"
     " THEN coalesce(CAST(substr(CAST(content AS BLOB), 1, messages.size) AS TEXT), '') ELSE content END"
 )
+# The time by the database's clock, as the tables have it; SQLite knows no more than milliseconds.
+NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
 SPELLINGS = {
+    NOW: "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
     FIRST_BYTES: "convert_from(substr(convert_to(content, 'UTF8'), 1, messages.size::integer), 'UTF8')",
     "BEGIN": "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY",  # of readers; a writer begins by itself
     "json_each(?) AS asked": "json_array_elements_text(?::json) AS asked(value)",
