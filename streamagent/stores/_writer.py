@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
+from anyio.abc import TaskGroup
 
-from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError, StoreError
+from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError, StoreError, StoreUncertain
 from streamagent.message import Message
 
 from ._codec import check_name
@@ -30,6 +31,7 @@ class Operation:
     Args:
         session: The session.
         run: What to do; called again when the transaction is tried again. `None` to wait for what came before.
+        mark: Names the transaction that it was part of, while it is not known what became of that.
     """
 
     session: str
@@ -37,6 +39,7 @@ class Operation:
     done: Event = field(default_factory=Event)
     result: Any = None
     error: Exception | None = None
+    mark: Any = None
 
     def attempt(self, look_up: Callable[[str], TableLedger]) -> Exception | None:
         """Do it, inside a write transaction; return what it was refused with."""
@@ -74,17 +77,25 @@ async def running(writer: Writer) -> AsyncGenerator[None, None]:
         StoreError: Why some fragments could not be written.
     """
     try:
-        async with create_task_group() as tasks:
+        async with grouped() as tasks:
             tasks.start_soon(writer.run)
             try:
                 yield
             finally:
                 writer.close()  # the group waits for it: a transaction and the one that was queued meanwhile
+    finally:
+        writer.raise_left()
+
+
+@asynccontextmanager
+async def grouped() -> AsyncGenerator[TaskGroup, None]:
+    """Open a task group of which nobody sees that it is one: an error in the block comes out as it is."""
+    try:
+        async with create_task_group() as tasks:
+            yield tasks
     except BaseExceptionGroup as group:
         error = group.exceptions[0] if len(group.exceptions) == 1 else group
         raise error from error.__cause__
-    finally:
-        writer.raise_left()
 
 
 class Writer(ABC):
@@ -258,7 +269,7 @@ class Writer(ABC):
 
     def _keep(self, lagged: Lagged, error: Exception) -> None:
         """Keep fragments that may still be written; a refusal is final."""
-        if isinstance(error, REFUSALS):
+        if isinstance(error, REFUSALS) or (isinstance(error, StoreUncertain) and lagged.mark is None):
             self._refused.setdefault(lagged.session, error)
         else:
             self._stalled.setdefault(lagged.session, []).append(lagged)
