@@ -17,8 +17,14 @@ ROOT = os.geteuid() == 0
 NOBODY = 65534  # the server refuses to be run by root
 START = 30.0  # seconds
 # Nothing here tests what survives a power loss, so nothing waits for a disk.
-FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "autovacuum": "off"}
-SETTINGS = {**FAST, "max_connections": "60", "shared_buffers": "32MB", "log_min_messages": "warning"}
+FAST = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
+SETTINGS = {
+    **FAST,
+    "max_connections": "60",
+    "shared_buffers": "32MB",
+    "deadlock_timeout": "50ms",
+    "log_min_messages": "warning",
+}
 
 
 class PostgresServer:
@@ -36,9 +42,9 @@ class PostgresServer:
         self._bin = package / "pginstall" / "bin"
         self.port = _free_port()
         self._process = None
+        self._admin = None
         self._run("initdb", "-U", "app", "-A", "trust", "-E", "UTF8", "--no-sync")
         self.start()
-        self._admin = psycopg.connect(self.url(options="-c lock_timeout=10s"), autocommit=True)
 
     def url(self, *, port=None, database="postgres", **options):
         """Name the database, by way of another port if one is given."""
@@ -66,12 +72,13 @@ class PostgresServer:
 
     def stop(self, *, kind=signal.SIGINT):
         """Stop it as administrators do: SIGINT ends the sessions, SIGQUIT everything at once, as a crash would."""
+        if self._admin is not None:
+            self._admin.close()
         self._process.send_signal(kind)
         self._process.wait(START)
 
     def remove(self):
         """Stop it and leave nothing."""
-        self._admin.close()
         if self._process is not None and self._process.poll() is None:
             self.stop(kind=signal.SIGQUIT)
         shutil.rmtree(self._folder)
@@ -84,6 +91,8 @@ class PostgresServer:
 
     def drop(self, schema):
         """Remove a schema; one that somebody still uses is an error, not a wait."""
+        if self._admin is None or self._admin.closed:
+            self._admin = psycopg.connect(self.url(options="-c lock_timeout=10s"), autocommit=True)
         names = psycopg.sql.Identifier(schema)
         self._admin.execute(psycopg.sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(names))
 

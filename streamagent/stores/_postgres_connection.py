@@ -135,7 +135,11 @@ class Connection:
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Found:
         """Carry out a statement."""
-        return self.raw.execute(for_postgres(sql), parameters or None)
+        return self.raw.execute(for_postgres(sql), parameters) if parameters else self.tell(for_postgres(sql))
+
+    def tell(self, sql: bytes) -> psycopg.Cursor[tuple[Any, ...]]:
+        """Carry out statements without parameters, which it would be no use to prepare."""
+        return self.raw.execute(sql, prepare=False)
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
         """Carry out a statement once for each of these parameters."""
@@ -144,7 +148,7 @@ class Connection:
     def rest(self) -> None:
         """End what was not ended, for the next user."""
         if not self.lost and self.raw.info.transaction_status != TransactionStatus.IDLE:
-            self.raw.execute("ROLLBACK")
+            self.tell(b"ROLLBACK")
 
     def close(self) -> None:
         """Hang up."""
@@ -164,7 +168,7 @@ def connect(options: Options) -> Connection:
         _check(raw, options)
         raw.adapters.register_loader("json", TextLoader)  # a query comes back exactly, by our own reader
         wait = str(math.ceil(options.timeout * 1000))
-        settings = (_quoted(options.schema), str(math.ceil(options.statement_timeout * 1000)), wait)
+        settings = (quoted(options.schema), str(math.ceil(options.statement_timeout * 1000)), wait)
         found = raw.execute(_SETUP, (*settings, "on" if options.read_only else "off")).fetchone()
         return Connection(raw, timeline=None if found is None else found[-1])
     except BaseException:
@@ -196,7 +200,8 @@ def _check(raw: _Raw, options: Options) -> None:
         raise StoreError(f"{options.name}: the server is PostgreSQL {version}; {OLDEST} or newer is needed")
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Write a name so that SQL takes it as one, whatever it holds."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -78,13 +78,14 @@ class Pool:
         Raises:
             StoreError: As `ask` does.
         """
+        found: list[T] = []
         with CancelScope(shield=True):  # bounded: by timeout and statement_timeout
             await self._enter()
             try:
-                result = await to_thread.run_sync(self._work, function, patient, limiter=self._threads)
+                found.append(await to_thread.run_sync(self._work, function, patient, limiter=self._threads))
             finally:
                 self._room.release()
-        return result
+        return found[0]
 
     async def _enter(self) -> None:
         options = self.options

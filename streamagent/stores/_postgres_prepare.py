@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import psycopg
-
 from streamagent.errors import StoreCorrupt, StoreSchemaError
 
-from ._postgres_connection import Connection, Options
+from ._postgres_connection import Connection, Options, quoted
 from ._postgres_schema import VERSION, statements
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('streamagent:' || ?, 0))"
 _EXISTS = "SELECT to_regnamespace(quote_ident(?)) IS NOT NULL"
-_TABLES = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(?))"
-_HAS_VERSION = """
-    SELECT 1 FROM pg_attribute
-    WHERE attrelid = to_regclass(quote_ident(?) || '.version') AND attname = 'streamagent'
+# In one statement, which sees what another process makes meanwhile as a whole or not at all.
+_FOUND = """
+    SELECT count(*), count(attname) FROM pg_namespace
+    JOIN pg_class ON relnamespace = pg_namespace.oid
+    LEFT JOIN pg_attribute ON attrelid = pg_class.oid AND relname = 'version' AND attname = 'streamagent'
+    WHERE nspname = ?
 """
 
 
@@ -29,23 +29,23 @@ def prepare(connection: Connection, *, options: Options) -> None:
     """
     if _version(connection, options) == VERSION:
         return
-    connection.raw.execute(b"BEGIN")
+    connection.tell(b"BEGIN ISOLATION LEVEL READ COMMITTED")
     connection.execute(_LOCK, (options.schema,))  # many processes may start at once; one makes the tables
     version = _version(connection, options)
     [exists] = connection.execute(_EXISTS, (options.schema,)).fetchone()
     if not exists:
-        connection.raw.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(psycopg.sql.Identifier(options.schema)))
+        connection.tell(f"CREATE SCHEMA {quoted(options.schema)}".encode())
     if version != VERSION:  # nobody else did it since
-        connection.raw.execute(";\n".join(statements(version)).encode())
+        connection.tell(";\n".join(statements(version)).encode())
     connection.execute("COMMIT")
 
 
 def _version(connection: Connection, options: Options) -> int:
     """Return the version of the tables; 0 where there are none, but may be."""
     schema = options.schema
-    if connection.execute(_HAS_VERSION, (schema,)).fetchone() is None:
-        [others] = connection.execute(_TABLES, (schema,)).fetchone()
-        if others or options.read_only:
+    tables, ours = connection.execute(_FOUND, (schema,)).fetchone()
+    if not ours:
+        if tables or options.read_only:
             raise StoreCorrupt(
                 f"{options.name}: schema {schema!r} is another application's or has no tables; choose another schema="
             )

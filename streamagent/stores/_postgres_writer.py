@@ -25,11 +25,9 @@ from ._writer import Lagged, Operation, Writer
 _LOCKED = f"{LEASE} FOR UPDATE"
 # A session that has no row yet has nothing to lock; the schema is in it, because all of them share these locks.
 _LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema()::text || ? || ':' || ?, 0))"
-_BEGIN = f"""
-    BEGIN ISOLATION LEVEL READ COMMITTED;
-    SET LOCAL synchronous_commit = {{}};
-    SELECT pg_current_xact_id()::text, {SPELLINGS[NOW]}
-"""
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_UNSYNCED = "; SET LOCAL synchronous_commit = off"  # for what nobody waits for: the next commit syncs it, too
+_WHICH = f"; SELECT pg_current_xact_id()::text, {SPELLINGS[NOW]}"
 _ENDED = "SELECT pg_xact_status(?::text::xid8)"
 # One whose COMMIT never arrived waits for it, and holds its locks, until the server sees that nobody is there.
 _END = """
@@ -136,8 +134,8 @@ def commit(connection: Connection, *, batch: list[Operation], tenant: str) -> li
 
 
 def _transaction(connection: Connection, batch: list[Operation], tenant: str) -> dict[Operation, Exception | None]:
-    lagged = all(isinstance(operation, Lagged) for operation in batch)  # nobody waits: the next commit syncs it, too
-    begun = connection.raw.execute(_BEGIN.format("off" if lagged else "on").encode())
+    lagged = all(isinstance(operation, Lagged) for operation in batch)
+    begun = connection.tell((_BEGIN + (_UNSYNCED if lagged else "") + _WHICH).encode())
     while begun.nextset():
         pass
     xid, now = begun.fetchone() or ("", "")
@@ -150,7 +148,7 @@ def _transaction(connection: Connection, batch: list[Operation], tenant: str) ->
                 lambda session: PostgresLedger(connection, tenant, session, now=now)
             )
         mark.sent = True
-        connection.execute("COMMIT")
+        connection.tell(b"COMMIT")
     except BaseException:
         if not connection.lost:  # the server itself said no, or a bug: it will be rolled back
             _forget(batch)
@@ -185,5 +183,6 @@ def _is_there(connection: Connection, mark: Mark) -> bool:
         )
     if status == "in progress":
         raise Unsettled("a transaction whose connection was lost is not over yet")
-    mark.committed = status == "committed"
-    return mark.committed
+    committed: bool = status == "committed"
+    mark.committed = committed
+    return committed

@@ -37,7 +37,15 @@ _PIECES = """
     SELECT piece, content FROM fragments
     WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece
 """
-_PARENT = "SELECT parent, base FROM leases WHERE tenant = ? AND session = ?"
+_ANCESTORS = """
+    WITH RECURSIVE line (session, parent, base) AS (
+        SELECT session, parent, base FROM leases WHERE tenant = ?1 AND session = ?2
+        UNION
+        SELECT leases.session, leases.parent, leases.base
+        FROM line CROSS JOIN leases ON leases.tenant = ?1 AND leases.session = line.parent
+    )
+    SELECT session, parent, base FROM line
+"""
 
 
 def decode(values: Sequence[Any]) -> tuple[dict[str, Any] | None, datetime]:
@@ -120,4 +128,5 @@ def with_content(db: Database, tenant: str, session: str, row: Row) -> Row:
 
 def read_lineage(db: Database, tenant: str, session: str, until: int) -> Iterator[Part]:
     """Say who keeps the rows of a session, from the last one back to the first."""
-    return lineage(session, until, lambda owner: db.execute(_PARENT, (tenant, owner)).fetchone() or (None, 0))
+    found = {owner: (parent, base) for owner, parent, base in db.execute(_ANCESTORS, (tenant, session))}
+    return lineage(session, until, lambda owner: found.get(owner, (None, 0)))
