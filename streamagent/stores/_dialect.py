@@ -48,16 +48,18 @@ NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
 SPELLINGS = {
     NOW: "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
     FIRST_BYTES: "convert_from(substr(convert_to(content, 'UTF8'), 1, messages.size::integer), 'UTF8')",
-    "BEGIN": "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY",  # of readers; a writer begins by itself
     "json_each(?) AS asked": "json_array_elements_text(?::json) AS asked(value)",
     "CROSS JOIN": "JOIN",  # to SQLite it says which table comes first
 }
+SNAPSHOT = "BEGIN"  # what is read until the end of it is as of one moment; a writer begins otherwise
 _PARAMETER = re.compile(r"\?(\d*)")
 
 
 @cache  # the texts are constants of this package
 def for_postgres(sql: str) -> bytes:
     """Spell a statement for PostgreSQL."""
+    if sql == SNAPSHOT:
+        return b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
     for ours, theirs in SPELLINGS.items():
         sql = sql.replace(ours, theirs)
     numbers = count(1)

@@ -36,8 +36,8 @@ _MEANINGS: dict[str, tuple[type[StoreError], str]] = {
 }
 _SETUP = """
     SELECT set_config('search_path', $1, false), set_config('statement_timeout', $2, false),
-        set_config('lock_timeout', $3, false), set_config('idle_in_transaction_session_timeout', $3, false),
-        set_config('default_transaction_read_only', $4, false),
+        set_config('lock_timeout', $3, false), set_config('idle_in_transaction_session_timeout', $4, false),
+        set_config('default_transaction_read_only', $5, false),
         CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END
 """
 
@@ -167,13 +167,18 @@ def connect(options: Options) -> Connection:
         raw.limit = options.statement_timeout + GRACE
         _check(raw, options)
         raw.adapters.register_loader("json", TextLoader)  # a query comes back exactly, by our own reader
-        wait = str(math.ceil(options.timeout * 1000))
-        settings = (quoted(options.schema), str(math.ceil(options.statement_timeout * 1000)), wait)
-        found = raw.execute(_SETUP, (*settings, "on" if options.read_only else "off")).fetchone()
+        found = raw.execute(_SETUP, _settings(options)).fetchone()
         return Connection(raw, timeline=None if found is None else found[-1])
     except BaseException:
         raw.close()
         raise
+
+
+def _settings(options: Options) -> tuple[str, ...]:
+    """Give the values of `_SETUP`: times in milliseconds; a wait for a lock ends first, because its error says more."""
+    lock = min(options.timeout, 0.9 * options.statement_timeout)
+    times = (math.ceil(seconds * 1000) for seconds in (options.statement_timeout, lock, options.timeout))
+    return quoted(options.schema), *map(str, times), "on" if options.read_only else "off"
 
 
 def _conninfo(options: Options) -> str:

@@ -15,7 +15,7 @@ from streamagent.message import Message
 from streamagent.records import CallRecord, SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
-from ._dialect import NOW, Database
+from ._dialect import NOW, SNAPSHOT, Database
 from ._effects import Effect, records
 from ._forks import Part
 from ._pairs import ASIDE, left_open
@@ -229,7 +229,7 @@ def to_info(values: tuple[str, str, str, int]) -> SessionInfo:
 @contextmanager
 def snapshot(db: Database) -> Iterator[None]:
     """Read several things as of one moment."""
-    db.execute("BEGIN")
+    db.execute(SNAPSHOT)
     try:
         yield
     finally:

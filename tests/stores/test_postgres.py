@@ -24,16 +24,22 @@ from streamagent.stores import _dialect, open_store
 from streamagent.stores._postgres_schema import comments
 from streamagent.stores._schema import TABLES
 from streamagent.stores.postgres import PostgresStore
+from tests.conftest import BACKENDS
 
 from .contract import KIB64, LONG, StoreContract, call_and_result, contents, rows, text
 from .forks import ForkContract
 
 pytestmark = pytest.mark.anyio
 
-# The driver runs in threads, so the backend hardly matters: the contract runs on one of them, the rest on each.
-ONE_BACKEND = pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"])
+EACH_BACKEND = pytest.mark.parametrize("anyio_backend", BACKENDS)
 SECRET = "s3cret/p@ss"
 WITH_SECRET = "postgresql://app:s3cret%2Fp%40ss@127.0.0.1:{port}/postgres"
+
+
+@pytest.fixture
+def anyio_backend():
+    """The driver runs in threads, so the backend hardly matters; what might is run on each."""
+    return "asyncio", {"use_uvloop": True}
 
 
 @pytest.fixture
@@ -58,12 +64,10 @@ def ask(postgres, schema):
     return lambda sql, *args: postgres.execute(sql.replace("{", f'"{schema}".').replace("}", ""), *args)
 
 
-@ONE_BACKEND
 class TestContract(StoreContract):
     pass
 
 
-@ONE_BACKEND
 class TestForks(ForkContract):
     pass
 
@@ -181,9 +185,10 @@ class TestTables:
             for value in vars(module).values()
             if isinstance(value, str)
         )
-        assert [ours for ours in _dialect.SPELLINGS if ours not in asked and ours != "BEGIN"] == []
+        assert [ours for ours in _dialect.SPELLINGS if ours not in asked] == []
 
 
+@EACH_BACKEND
 class TestOpening:
     async def test_eight_first_openers_at_once_all_get_the_same_tables(self, make):
         async def first(n):
