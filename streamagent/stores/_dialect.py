@@ -45,7 +45,21 @@ FIRST_BYTES = (
 )
 # The time by the database's clock, as the tables have it; SQLite knows no more than milliseconds.
 NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
+# PostgreSQL sends all that was asked for at once; from SQLite the rows are taken one by one, until there are enough.
+PAGE_BYTES = 256 * 1024
+PAGE_END = "ORDER BY sequence LIMIT ?5"
 SPELLINGS = {
+    PAGE_END: f"""
+        AND sequence <= (
+            SELECT max(sequence) FROM (
+                SELECT sequence, sum(size) OVER (ORDER BY sequence) - size AS before FROM (
+                    SELECT sequence, size FROM messages
+                    WHERE tenant = ?1 AND session = ?2 AND sequence > ?3 AND sequence <= ?4
+                    ORDER BY sequence LIMIT ?5
+                ) AS next
+            ) AS page WHERE before < {PAGE_BYTES}
+        ) ORDER BY sequence
+    """,  # noqa: S608 - constants only
     NOW: "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
     FIRST_BYTES: "convert_from(substr(convert_to(content, 'UTF8'), 1, messages.size::integer), 'UTF8')",
     "json_each(?) AS asked": "json_array_elements_text(?::json) AS asked(value)",

@@ -15,18 +15,17 @@ from streamagent.message import Message
 from streamagent.records import CallRecord, SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
-from ._dialect import NOW, SNAPSHOT, Database
+from ._dialect import NOW, PAGE_BYTES, PAGE_END, SNAPSHOT, Database
 from ._effects import Effect, records
 from ._forks import Part
 from ._pairs import ASIDE, left_open
 from ._select import decode, read_lineage, read_pieces, select_messages, to_row, with_content
 
-# One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds at most these bytes and one more row.
+# One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds PAGE_BYTES at most, and one more row.
 PAGE_ROWS = 256
-PAGE_BYTES = 256 * 1024
 END = (1 << 63) - 1  # the largest integer of a column
 
-_PAGE = select_messages("sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?")
+_PAGE = select_messages(f"sequence > ?3 AND sequence <= ?4 {PAGE_END}")
 _INBOX = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid")
 # Session by session, by the partial index: what waits in sessions that nobody asks for costs nothing.
 _WAITING = """

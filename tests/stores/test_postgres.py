@@ -133,6 +133,21 @@ class TestTables:
             found = await store._pool.ask(lambda connection, asked=(query, args): plan(connection, *asked))
             assert "messages_inbox" in found or "messages_unfinished" in found
 
+    async def test_a_page_is_no_more_than_its_bytes_and_one_row(self, store):
+        """The driver holds all rows of an answer."""
+        from streamagent.stores import _queries
+
+        await store.write("s", [text("x" * 60_000) for _ in range(20)], fence=await store.acquire("s"))
+        end = (_queries.END, _queries.PAGE_ROWS)
+        for after, expected in ((0, 5), (13, 5), (17, 3), (20, 0)):
+            found = await store._pool.ask(
+                lambda connection, asked=("default", "s", after, *end): connection.execute(
+                    _queries._PAGE, asked
+                ).fetchall()
+            )
+            assert [row[1] for row in found] == list(range(after + 1, after + 1 + expected))
+        assert [row.sequence for row in await rows(store)] == list(range(1, 21))
+
     async def test_another_tenant_sees_none_of_it(self, make):
         async with make(tenant="one") as one, make(tenant="two") as two:
             fence = await one.acquire("s")
