@@ -111,22 +111,19 @@ class PostgresWriter(Writer):
         try:
             return await self._pool.run(partial(commit, batch=batch, tenant=self._tenant))
         except StoreError as error:
-            if any(operation.mark is not None and operation.mark.sent for operation in batch):
-                raise StoreUncertain(f"{error}; whether this was written before could not be found out") from error
-            raise
+            unsure = StoreUncertain(f"{error}; whether this was written before could not be found out")
+            return [unsure if operation.mark is not None and operation.mark.sent else error for operation in batch]
 
 
 def commit(connection: Connection, *, batch: list[Operation], tenant: str) -> list[Exception | None]:
     """Commit a batch, or what of it is not there yet; return what its operations were refused with."""
-    try:
-        done = {
-            operation: operation.mark.refusals.get(operation)
-            for operation in batch
-            if operation.mark is not None and _is_there(connection, operation.mark)
-        }
-    except StoreUncertain:
-        _forget(batch)
-        raise
+    done: dict[Operation, Exception | None] = {}
+    for operation in batch:
+        try:
+            if operation.mark is not None and _is_there(connection, operation.mark):
+                done[operation] = operation.mark.refusals.get(operation)
+        except StoreUncertain as error:
+            done[operation] = error
     if left := [operation for operation in batch if operation not in done]:
         done |= _transaction(connection, left, tenant)
     _forget(batch)

@@ -206,6 +206,9 @@ class TestSilence:
             await hasty.flush("s")
         with pytest.raises(StoreUncertain):
             store_soon("lost")
+        with pytest.raises(StoreError) as caught:
+            await hasty.enqueue("s", Message.user("not even tried"))
+        assert type(caught.value) is StoreError
         proxy.refusing = False
         await hasty.write("s", [replace(message, content="b", more=False)], fence=fence)
         assert await contents(hasty) == ["ab"]
