@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 
 from .message import Message
 from .protocols import RunContext, Stage, Store
-from .records import Unfinished
+from .records import ID_LIMIT, Unfinished
 from .settle import Cause, settle
-
-ID_LIMIT = 256  # characters; an id is a key in every row
 
 
 @dataclass(slots=True)

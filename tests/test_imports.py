@@ -40,7 +40,7 @@ LAYERS = [
     {"hooks", "duties"},
     {"prompts"},
     {"_core", "reply"},
-    {"structured", "attachments", "approvals"},
+    {"structured", "attachments", "approvals", "archive"},
     {"approval_views"},
     BESIDE,
     *({part} for part in COLUMN),

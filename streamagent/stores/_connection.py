@@ -171,6 +171,7 @@ def prepare(db: sqlite3.Connection, options: Options) -> None:
             return
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {options.synchronous}")
+        db.execute("PRAGMA secure_delete = ON")  # from the first row on: freed space is never searched again
         if version != VERSION:
             _upgrade(db, options)
 

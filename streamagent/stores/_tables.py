@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from streamagent.errors import LeaseLost
+from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError
 
 from ._codec import decode_time, encode_time, pack
 from ._forks import ForkPoint
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from streamagent.records import Owner
+
+# Of one operation; any other error is the whole transaction's.
+REFUSALS = (LeaseLost, MessageError, SessionError, ConfigError)
 
 _FIND = select_messages("id = ?")
 _FIND_KEY = select_messages("client_key = ?")
@@ -72,6 +76,7 @@ _UPDATE = """
 """
 _GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
 _GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
+_ASKING = select_messages("state = 'unanswered' AND state <> 'closed' AND type = 'approval'")
 _ALIVE = "SELECT 1 FROM owners WHERE tenant = ? AND owner = ? AND expires_at > ?"
 _HEAR = "REPLACE INTO owners (tenant, owner, expires_at) VALUES (?, ?, ?)"
 _START_CALL = """
@@ -105,6 +110,7 @@ class TableLedger(Ledger):
         self._key = (tenant, session)
         self._now = now
         self._touched: dict[str, Row] = {}
+        self._dates: tuple[str, str] | None = None
 
     @property
     def _lease(self) -> tuple[int, int, str | None, int]:
@@ -154,6 +160,30 @@ class TableLedger(Ledger):
     def put(self, row: Row) -> None:
         """Take a row for `save`."""
         self._touched[row.id] = row
+
+    def keep(self) -> None:
+        """Write the rows; the lease waits for `save`."""
+        self._save_rows()
+        self._touched.clear()
+
+    @contextmanager
+    def undoing(self) -> Iterator[None]:
+        """Roll back to where the block began; any other error ends the whole transaction."""
+        self._db.execute("SAVEPOINT restored")
+        try:
+            yield
+        except REFUSALS:
+            self._db.execute("ROLLBACK TO restored")
+            raise
+        self._db.execute("RELEASE restored")
+
+    def date(self, created_at: datetime, modified_at: datetime) -> None:
+        """Keep the times for `save`."""
+        self._dates = encode_time(created_at), encode_time(modified_at)
+
+    def asking(self) -> Sequence[Row]:
+        """Look up what waits."""
+        return [to_row(values) for values in self._db.execute(_ASKING, self._key)]
 
     def clear(self) -> bool:
         """Delete all rows."""
@@ -206,8 +236,11 @@ class TableLedger(Ledger):
         Raises:
             LeaseLost: The session got another fence since it was looked at.
         """
-        if self._touched or self._lease != self._found:
+        if self._touched or self._dates or self._lease != self._found:
             self._save_lease()
+        self._save_rows()
+
+    def _save_rows(self) -> None:
         for row in self._touched.values():
             if row.saved is None:
                 self._insert(row)
@@ -219,13 +252,15 @@ class TableLedger(Ledger):
         return found and to_row(found)
 
     def _save_lease(self) -> None:
-        added = (encode_time(row.created_at) for row in self._touched.values() if row.saved is None)
-        created_at = min(added, default=None)
-        modified_at = self._now if self._touched else None
+        created_at, modified_at = self._dates or self._times()
         lease = (self.head, self.fence, self.prev, self.owner, self.crashes)
         values = (*self._key, *lease, created_at, modified_at, self._found[1])
         if self._db.execute(_SAVE_LEASE, values).rowcount != 1:
             raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
+
+    def _times(self) -> tuple[str | None, str | None]:
+        added = (encode_time(row.created_at) for row in self._touched.values() if row.saved is None)
+        return min(added, default=None), self._now if self._touched else None
 
     def _insert(self, row: Row) -> None:
         content = "" if row.spread else "".join(row.pieces)

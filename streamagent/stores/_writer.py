@@ -12,17 +12,14 @@ from typing import Any
 import aiosqlite
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 
-from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError, StoreCorrupt, StoreError
+from streamagent.errors import StoreBusy, StoreCorrupt, StoreError
 from streamagent.message import Message, utc_now
 
 from ._codec import check_name, encode_time
-from ._connection import Options, call, patiently, rollback
+from ._connection import Options, call, patiently, rollback, translate
 from ._ledger import Ledger
 from ._row import Row, add_fragment
-from ._tables import TableLedger
-
-# Of one operation; any other error is the whole transaction's.
-REFUSALS = (LeaseLost, MessageError, SessionError, ConfigError)
+from ._tables import REFUSALS, TableLedger
 
 
 @dataclass(slots=True, eq=False)
@@ -153,6 +150,27 @@ class Writer:
             lagged = self._schedule(session, fence, lag)
         lagged.size += add_fragment(lagged.rows, fragment)
         return lagged.size
+
+    async def shred(self) -> None:
+        """Empty the write-ahead log into the file, where what was deleted is written over.
+
+        Raises:
+            StoreBusy: Another process reads an older state of the file.
+        """
+        self._check_open()
+        with CancelScope(shield=True):  # bounded: it waits for others for busy_timeout at most
+            await call(self._db, self._truncate_log)
+
+    def _truncate_log(self, db: sqlite3.Connection) -> None:
+        try:
+            [busy, *_] = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise translate(error, self._options.path) from error
+        if busy:
+            raise StoreBusy(
+                f"store {self._options.path}: another process reads it, so what was deleted is still in its -wal file; "
+                "end that and do it again"
+            )
 
     def close(self) -> None:
         """Take nothing more; `run` ends when all that waits was tried."""
