@@ -60,6 +60,10 @@ from .records import SessionInfo as SessionInfo
 from .records import Usage as Usage
 from .reply import Reply as Reply
 from .reply import Result as Result
+from .retention import Pruned as Pruned
+from .retention import Retention as Retention
+from .retention import erase as erase
+from .retention import prune as prune
 from .runtime import Runtime as Runtime
 from .session import Session as Session
 from .stages.budget import budget as budget

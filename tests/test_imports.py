@@ -19,6 +19,7 @@ COLUMN = [
     "settle",
     "tasks",
     "lineage",
+    "retention",
     "inbox",
     "turn",
     "run",
