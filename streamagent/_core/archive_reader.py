@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from streamagent import exactjson
-from streamagent.errors import ArchiveError, MessageError
-from streamagent.message import Message
+from streamagent.errors import ArchiveError
+from streamagent.message import Message, odd_field
 from streamagent.records import CallRecord, Mark, Restored
 
 from .archive import PIECE, VERSION, Tally, check_depth, check_size
@@ -74,7 +74,7 @@ class Reader:
             self.number += 1
             try:
                 yield from self._read(data)
-            except (ArchiveError, MessageError) as error:
+            except ArchiveError as error:
                 raise ArchiveError(f"line {self.number}: {error}") from error
         if not self._over:
             raise ArchiveError(f"the file ends with line {self.number}, before its last one; get the whole file")
@@ -104,7 +104,7 @@ class Reader:
         _check_fields(line, _MESSAGE, _NAMED)
         self._check_order(line)
         fields = {name: value for name, value in line.items() if name not in ("inbox", "waits", "client_key")}
-        message = Message.from_dict({**fields, "created_at": _time(line, "created_at")})
+        message = _message({**fields, "created_at": _time(line, "created_at")})
         roles = _ROLES.get(message.type, (message.role,))
         if message.role not in roles:
             raise ArchiveError(f"a {message.type} has the role {' or '.join(roles)}, not {message.role!r}")
@@ -170,7 +170,14 @@ def _outcome(line: dict[str, Any]) -> Message | None:
     if not isinstance(told := line["outcome"], dict):
         raise ArchiveError("'outcome' is an object")
     _check_fields(told, _OUTCOME, _OUTCOME - {"query"})
-    return Message.from_dict({**told, "role": "tool", "type": "tool_result"})
+    return _message({**told, "role": "tool", "type": "tool_result"})
+
+
+def _message(fields: dict[str, Any]) -> Message:
+    message = Message(**fields)
+    if odd := odd_field(message):
+        raise ArchiveError(f"its field {odd!r} cannot be {getattr(message, odd)!r:.80}")
+    return message
 
 
 def _parse(data: bytes) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def undoing(self) -> AbstractContextManager[None]:
-        """Take back what was kept in the block, when it raises one of our errors."""
+        """Take back what was kept in the block, when it raises."""
 
     @abstractmethod
     def date(self, created_at: datetime, modified_at: datetime) -> None:

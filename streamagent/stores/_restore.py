@@ -12,9 +12,9 @@ from streamagent.records import CallRecord, Mark, Restored
 from ._codec import decode_query
 from ._ledger import Ledger
 from ._pairs import answered_by
-from ._row import Row
+from ._row import UNREADABLE, Row
 
-_WAITING = ("tool_call", "approval")  # types of rows that may wait for another one
+_WAITING = ("tool_call", "approval", UNREADABLE)  # types of rows that may wait for another one
 
 
 def restore(ledger: Ledger, rows: Iterable[Restored], *, created_at: datetime, modified_at: datetime) -> None:

@@ -168,7 +168,7 @@ class TableLedger(Ledger):
 
     @contextmanager
     def undoing(self) -> Iterator[None]:
-        """Roll back to where the block began; any other error ends the whole transaction."""
+        """Roll back to where the block began; an error that is no refusal ends the whole transaction anyway."""
         self._db.execute("SAVEPOINT restored")
         try:
             yield
