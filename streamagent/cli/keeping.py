@@ -36,7 +36,7 @@ def prune_sessions(  # noqa: PLR0913 - each is an option of the command
     json: Json = False,
 ) -> None:
     """Delete the sessions that are beyond a limit, with those of their sub-agents; shows which."""
-    if older_than is larger_than is keep is None:
+    if (older_than, larger_than, keep) == (None, None, None):
         raise fail("without a limit nothing goes; give --older-than, --larger-than or --keep", USAGE)
     with exit_codes():
         from streamagent.retention import Retention, prune
