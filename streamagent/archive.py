@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from typing import IO
 
@@ -99,7 +99,7 @@ async def import_session(
 
     Args:
         store: Where to put it.
-        data: The file, cut into chunks anywhere.
+        data: The file, cut into chunks anywhere; a generator is closed.
         as_id: The session's id here; by default the one that it had.
         max_bytes: Largest file.
 
@@ -140,14 +140,15 @@ async def import_session(
 async def _spool(data: AsyncIterable[bytes], file: IO[bytes], limit: int) -> None:
     size = 0
     waiting = bytearray()
-    async for chunk in data:
-        size += len(chunk)
-        if size > limit:
-            raise ArchiveError(f"the file has more than {limit} bytes; raise max_bytes, if you trust it")
-        waiting += chunk
-        if len(waiting) >= _SPOOLED:
-            await to_thread.run_sync(file.write, waiting)
-            waiting = bytearray()
+    async with aclosing(data) if isinstance(data, AsyncGenerator) else nullcontext():
+        async for chunk in data:
+            size += len(chunk)
+            if size > limit:
+                raise ArchiveError(f"the file has more than {limit} bytes; raise max_bytes, if you trust it")
+            waiting += chunk
+            if len(waiting) >= _SPOOLED:
+                await to_thread.run_sync(file.write, waiting)
+                waiting = bytearray()
     file.write(waiting)
 
 
