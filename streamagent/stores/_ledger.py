@@ -146,7 +146,7 @@ class Ledger(ABC):
         """Give the session to a new writer; return its fence."""
         if self.owner is not None and owner is not None and self.owner != owner.id:
             if self.is_alive(self.owner):
-                raise SessionBusy(f"session {self.session!r} is held by {self.owner}; wait for its run, or cancel it")
+                raise self._held()
             self.crashes += 1
         if owner is not None:
             self.hear(owner)
@@ -243,11 +243,15 @@ class Ledger(ABC):
 
     def _check_idle(self) -> None:
         if self.owner is not None and self.is_alive(self.owner):
-            raise SessionBusy(f"session {self.session!r} is held by {self.owner}; wait for its run, or cancel it")
+            raise self._held()
         if self.waiting(1):
             raise SessionBusy(f"session {self.session!r} has something in its inbox; run it, or delete it all the same")
         if any(is_request(row) for row in self.asking()):
             raise SessionBusy(f"session {self.session!r} waits for an approval; decide, or delete it all the same")
+
+    def _held(self) -> SessionBusy:
+        told = f"session {self.session!r} is held by {self.owner}; wait for its run, or cancel it"
+        return SessionBusy(told, owner=self.owner)
 
     def _check(self, fence: int) -> None:
         if fence != self.fence or not fence:  # 0: nobody has it yet

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from streamagent._core.usage import usage_of
 from streamagent.message import Message, utc_now
+from streamagent.prompts import ASIDE
 from streamagent.records import CallRecord, Mark, SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
 from ._effects import Effect, records
 from ._forks import Part
-from ._pairs import ASIDE, left_open
+from ._pairs import left_open
 from ._select import decode, read_lineage, read_pieces, select_messages, to_row, with_content
 
 if TYPE_CHECKING:

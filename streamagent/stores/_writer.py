@@ -12,7 +12,7 @@ from typing import Any
 import aiosqlite
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 
-from streamagent.errors import StoreBusy, StoreCorrupt, StoreError
+from streamagent.errors import SessionBusy, StoreBusy, StoreCorrupt, StoreError
 from streamagent.message import Message, utc_now
 
 from ._codec import check_name, encode_time
@@ -311,5 +311,7 @@ def _raise(error: Exception | None) -> None:
     """Raise an error, if there is one, that others may raise too: each gets its own, with a traceback of its own."""
     if error is None:
         return
+    if isinstance(error, SessionBusy):
+        raise SessionBusy(str(error), owner=error.owner) from error
     kind = type(error) if isinstance(error, (StoreError, *REFUSALS)) else StoreError
     raise kind(str(error)) from error
