@@ -37,7 +37,7 @@ async def export_session(store: Store, session: str) -> AsyncGenerator[bytes, No
     Raises:
         ConfigError: There is no such session.
         ConflictError: It was written to, or deleted, meanwhile; what was yielded is not complete.
-        ArchiveError: A message of it is too large.
+        ArchiveError: A message of it could not be read again: it is too large, or of a role that its type has not.
     """
     info = await store.info(session)
     if info is None:

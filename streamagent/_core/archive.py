@@ -15,6 +15,17 @@ VERSION = 1
 PIECE = 64 * 1024  # bytes of content in a line, in UTF-8: as much as a store holds in a piece
 LINE_LIMIT = 16 * 1024 * 1024  # bytes: a line has all of a message's query, and of a call's arguments
 DEPTH_LIMIT = 256  # levels of arrays and objects in a line
+ATTEMPTS_LIMIT = 1000  # of a call: they are counted one by one
+# What a tool wrote must not come back as the model's word, nor the model's as the user's.
+_ROLES: dict[str, tuple[str, ...]] = {
+    "tool_call": ("assistant",),
+    "stop": ("assistant",),
+    "reasoning": ("assistant",),
+    "tool_result": ("tool",),
+    "progress": ("tool",),
+    "cancel": ("user",),
+    "approval": ("tool", "user"),
+}
 
 
 def encode(line: Mapping[str, Any]) -> bytes:
@@ -30,6 +41,18 @@ def encode(line: Mapping[str, Any]) -> bytes:
     except ArchiveError as error:
         raise ArchiveError(f"message {line.get('id') or line.get('call')} cannot be exported: {error}") from error
     return data + b"\n"
+
+
+def check_role(message: Message) -> None:
+    """Refuse a message whose role is not one of its type's.
+
+    Raises:
+        ArchiveError: It is.
+    """
+    roles = _ROLES.get(message.type, (message.role,))
+    if message.role not in roles:
+        told = f"message {message.id}: a {message.type} has the role {' or '.join(roles)}, not {message.role!r}"
+        raise ArchiveError(told)
 
 
 def check_size(data: bytes) -> None:
@@ -70,7 +93,12 @@ def header_line(info: SessionInfo) -> dict[str, Any]:
 
 
 def message_line(message: Message, mark: Mark | None) -> dict[str, Any]:
-    """Say what the first line of a message says: all but its session, which has the header."""
+    """Say what the first line of a message says: all but its session, which has the header.
+
+    Raises:
+        ArchiveError: It could not be read again.
+    """
+    check_role(message)
     return {
         "id": message.id,
         "sequence": message.sequence,
@@ -95,7 +123,7 @@ def more_line(message: Message) -> dict[str, Any]:
 
 def call_line(record: CallRecord) -> dict[str, Any]:
     """Say what is known of a call without a stored result."""
-    line: dict[str, Any] = {"call": record.call, "attempts": record.attempts}
+    line: dict[str, Any] = {"call": record.call, "attempts": min(record.attempts, ATTEMPTS_LIMIT)}
     if record.outcome is not None:
         told = {name: getattr(record.outcome, name) for name in ("id", "content", "query")}
         line["outcome"] = {name: value for name, value in told.items() if value is not None}

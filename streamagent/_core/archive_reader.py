@@ -12,9 +12,7 @@ from streamagent.errors import ArchiveError
 from streamagent.message import Message, odd_field
 from streamagent.records import CallRecord, Mark, Restored
 
-from .archive import PIECE, VERSION, Tally, check_depth, check_size
-
-ATTEMPTS_LIMIT = 1000  # of a call: they are counted one by one
+from .archive import ATTEMPTS_LIMIT, PIECE, VERSION, Tally, check_depth, check_role, check_size
 
 _HEADER = {"streamagent", "session", "created_at", "modified_at", "messages"}
 _NAMED = {"id", "role", "type", "content", "created_at"}  # what the first line of a message always has
@@ -24,16 +22,6 @@ _CALL = {"call", "attempts", "outcome"}
 _OUTCOME = {"id", "content", "query"}
 _END = {"end", "messages", "inbox", "calls", "lines", "sha256"}
 _FLAGS = ("more", "waits", "end")  # true, or left out
-# What a tool wrote must not come back as the model's word, nor the model's as the user's.
-_ROLES: dict[str, tuple[str, ...]] = {
-    "tool_call": ("assistant",),
-    "stop": ("assistant",),
-    "reasoning": ("assistant",),
-    "tool_result": ("tool",),
-    "progress": ("tool",),
-    "cancel": ("user",),
-    "approval": ("tool", "user"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +93,7 @@ class Reader:
         self._check_order(line)
         fields = {name: value for name, value in line.items() if name not in ("inbox", "waits", "client_key")}
         message = _message({**fields, "created_at": _time(line, "created_at")})
-        roles = _ROLES.get(message.type, (message.role,))
-        if message.role not in roles:
-            raise ArchiveError(f"a {message.type} has the role {' or '.join(roles)}, not {message.role!r}")
+        check_role(message)
         self.latest = max(self.latest or message.created_at, message.created_at)
         key = _text(line, "client_key") if "client_key" in line else None
         waits = line.get("waits", False)

@@ -12,11 +12,11 @@ from typing import Any
 import aiosqlite
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 
-from streamagent.errors import SessionBusy, StoreBusy, StoreCorrupt, StoreError
+from streamagent.errors import SessionBusy, StoreCorrupt, StoreError
 from streamagent.message import Message, utc_now
 
 from ._codec import check_name, encode_time
-from ._connection import Options, call, patiently, rollback, translate
+from ._connection import Options, call, empty_log, patiently, rollback
 from ._ledger import Ledger
 from ._row import Row, add_fragment
 from ._tables import REFUSALS, TableLedger
@@ -152,25 +152,10 @@ class Writer:
         return lagged.size
 
     async def shred(self) -> None:
-        """Empty the write-ahead log into the file, where what was deleted is written over.
-
-        Raises:
-            StoreBusy: Another process reads an older state of the file.
-        """
+        """Empty the write-ahead log into the file, where what was deleted is written over; see `empty_log`."""
         self._check_open()
         with CancelScope(shield=True):  # bounded: it waits for others for busy_timeout at most
-            await call(self._db, self._truncate_log)
-
-    def _truncate_log(self, db: sqlite3.Connection) -> None:
-        try:
-            [busy, *_] = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.Error as error:
-            raise translate(error, self._options.path) from error
-        if busy:
-            raise StoreBusy(
-                f"store {self._options.path}: another process reads it, so what was deleted is still in its -wal file; "
-                "end that and do it again"
-            )
+            await call(self._db, empty_log, self._options.path)
 
     def close(self) -> None:
         """Take nothing more; `run` ends when all that waits was tried."""

@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamagent._core import archive, archive_reader
-from streamagent._core.archive import DEPTH_LIMIT, LINE_LIMIT, PIECE, encode, message_line
-from streamagent._core.archive_reader import ATTEMPTS_LIMIT, Reader
+from streamagent._core import archive
+from streamagent._core.archive import (
+    ATTEMPTS_LIMIT,
+    DEPTH_LIMIT,
+    LINE_LIMIT,
+    PIECE,
+    call_line,
+    encode,
+    message_line,
+)
+from streamagent._core.archive_reader import Reader
 from streamagent.errors import ArchiveError
 from streamagent.message import Message
 from streamagent.records import CallRecord, Mark
@@ -185,6 +193,8 @@ def test_a_forged_role_is_refused(type_, roles):
             assert read(lines)[0][0].role == role
         else:
             assert f"a {type_} has the role {' or '.join(roles)}, not {role!r}" in refused(lines)
+            with pytest.raises(ArchiveError, match="message m: a "):
+                message_line(Message(id="m", type=type_, role=role), None)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +262,10 @@ def test_what_could_not_be_read_again_is_not_written(monkeypatch):
         encode(message_line(Message(id="m", sequence=1, content="x" * 1000), None))
 
 
+def test_more_attempts_of_a_call_than_can_be_read_are_written_as_so_many():
+    assert call_line(CallRecord(call="c", attempts=ATTEMPTS_LIMIT + 1))["attempts"] == ATTEMPTS_LIMIT
+
+
 def test_the_limit_of_a_line_holds_what_a_store_takes_in_one():
     """Content of control characters takes six bytes each in JSON."""
     assert len(encode(message_line(Message(sequence=1, content="\x01" * PIECE), None))) < LINE_LIMIT / 16
@@ -278,10 +292,3 @@ def test_a_row_of_any_values_is_read_or_refused_with_the_right_error(fields):
         read(signed(HEADER, {**ROW, **fields}))
     except ArchiveError as error:
         assert "line " in str(error)
-
-
-def test_the_roles_are_those_that_the_reader_knows():
-    assert archive_reader._ROLES.keys() < {
-        *("text", "reasoning", "tool_call", "tool_result", "image", "file", "data"),
-        *("approval", "cancel", "progress", "stop"),
-    }
