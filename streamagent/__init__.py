@@ -4,6 +4,8 @@ from .agent import Agent as Agent
 from .approvals import Approval as Approval
 from .approvals import Grant as Grant
 from .approvals import Verdict as Verdict
+from .archive import export_session as export_session
+from .archive import import_session as import_session
 from .attachments import file as file
 from .attachments import image as image
 from .calls import Decision as Decision
@@ -14,6 +16,7 @@ from .calls import ToolContext as ToolContext
 from .calls import ToolSpec as ToolSpec
 from .errors import ApprovalGone as ApprovalGone
 from .errors import ApprovalNotFound as ApprovalNotFound
+from .errors import ArchiveError as ArchiveError
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
 from .errors import InvalidArguments as InvalidArguments
@@ -57,6 +60,10 @@ from .records import SessionInfo as SessionInfo
 from .records import Usage as Usage
 from .reply import Reply as Reply
 from .reply import Result as Result
+from .retention import Pruned as Pruned
+from .retention import Retention as Retention
+from .retention import erase as erase
+from .retention import prune as prune
 from .runtime import Runtime as Runtime
 from .session import Session as Session
 from .stages.budget import budget as budget

@@ -11,6 +11,10 @@ class MessageError(StreamAgentError, ValueError):
     """Data is not a message, or fragments do not belong together."""
 
 
+class ArchiveError(StreamAgentError, ValueError):
+    """A file is no exported session, or not all of one; the text names the line."""
+
+
 class ConfigError(StreamAgentError, ValueError):
     """A name, option or file that cannot be used as given."""
 

@@ -14,11 +14,11 @@ from .calls import Child, Output
 from .driver import RunReply
 from .duplex import Duplex
 from .errors import ConfigError, SessionBusy, StoreError
-from .lineage import ID_LIMIT
 from .owners import is_gone, new_owner
 from .pipeline import BareRun, raise_single
 from .plan import Plan
 from .protocols import Store
+from .records import check_id
 from .run import Run
 from .session import Session
 from .subagents import run_child
@@ -97,7 +97,7 @@ class Runtime(AsyncContextManagerMixin):
         Raises:
             ConfigError: The id is empty or longer than 256 characters, or the runtime was not entered.
         """
-        _check_id(id)
+        check_id(id)
         self.tasks  # noqa: B018 - raises when the runtime is not open
         session = Session(self, id, plan)
         try:
@@ -113,7 +113,7 @@ class Runtime(AsyncContextManagerMixin):
             ConfigError: `new` is no session id, or the session has no message `at`.
             ConflictError: `new` has messages already.
         """
-        _check_id(new)
+        check_id(new)
         await self.store.fork(session, new, at=at)
 
     async def cancel(
@@ -244,8 +244,3 @@ class Runtime(AsyncContextManagerMixin):
     def bare_run(self, session: str) -> BareRun:
         """Make the run of a chain that only shows what is stored: it may read, and nobody takes its writes."""
         return BareRun(self.tasks, session, opened=(self.store, 0))
-
-
-def _check_id(id: str) -> None:  # noqa: A002 - the field's name
-    if not isinstance(id, str) or not 0 < len(id) <= ID_LIMIT or not id.isprintable():
-        raise ConfigError(f"a session id is 1 to {ID_LIMIT} printable characters, not {id!r:.80}")

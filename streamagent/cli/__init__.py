@@ -8,8 +8,10 @@ import typer
 
 from .approve import approve
 from .chat import chat
+from .keeping import erase_user, prune_sessions
 from .run import run
 from .sessions import sessions
+from .transfer import export_to_output, import_from_file
 
 app = typer.Typer(
     name="streamagent",
@@ -41,4 +43,8 @@ def _root(
 app.command()(run)
 app.command()(chat)
 app.command()(approve)
+sessions.command("export")(export_to_output)
+sessions.command("import")(import_from_file)
+sessions.command("prune")(prune_sessions)
+sessions.command("erase")(erase_user)
 app.add_typer(sessions, name="sessions")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from itertools import islice
 
 from anyio import current_time
@@ -107,6 +109,27 @@ class MemoryLedger(Ledger):
             else:
                 shelf.pop(row.id, None)
 
+    def keep(self) -> None:
+        """Do nothing: what was put is kept."""
+
+    @contextmanager
+    def undoing(self) -> Iterator[None]:
+        """Forget all rows; there were none before."""
+        try:
+            yield
+        except BaseException:
+            self.clear()
+            self.head = 0
+            raise
+
+    def date(self, created_at: datetime, modified_at: datetime) -> None:
+        """Keep the times."""
+        self.created_at, self.modified_at = created_at, modified_at
+
+    def asking(self) -> Sequence[Row]:
+        """Look through what waits."""
+        return [row for row in self.unfinished.values() if row.type == "approval" and row.state == "unanswered"]
+
     def clear(self) -> bool:
         """Forget all rows."""
         found = bool(self.rows)
@@ -172,5 +195,10 @@ class MemoryLedger(Ledger):
     def info(self) -> SessionInfo:
         """Sum the session up."""
         return SessionInfo(
-            id=self.session, created_at=self.created_at, modified_at=self.modified_at, messages=self.head
+            id=self.session,
+            created_at=self.created_at,
+            modified_at=self.modified_at,
+            messages=self.head,
+            parent=self.parent,
+            running=self.owner is not None and self.is_alive(self.owner),
         )

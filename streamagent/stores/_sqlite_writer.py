@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 
 import aiosqlite
+from anyio import CancelScope
 
 from streamagent.errors import StoreCorrupt
 from streamagent.message import utc_now
 
 from ._codec import encode_time
-from ._connection import Options, call, patiently, rollback
+from ._connection import Options, call, empty_log, patiently, rollback
 from ._tables import TableLedger
 from ._writer import Lagged, Operation, Writer
 
@@ -36,6 +37,12 @@ class SqliteWriter(Writer):
             self._batch = self._with_stalled(queue)
             await self._commit(self._batch)
             self._batch = []
+
+    async def shred(self) -> None:
+        """Empty the write-ahead log into the file, where what was deleted is written over; see `empty_log`."""
+        self._check_open()
+        with CancelScope(shield=True):  # bounded: it waits for others for busy_timeout at most
+            await call(self._db, empty_log, self._options.path)
 
     def _under_way(self, session: str) -> list[Operation]:
         return [operation for operation in self._batch if operation.session == session]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 from streamagent.errors import ConfigError, StoreError, StoreReadOnly
 from streamagent.message import Message
 from streamagent.protocols import Store, Stream
-from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
+from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
 
 from ._codec import check_name
 from ._dialect import Database
 from ._forks import fork
-from ._ledger import Ledger
 from ._queries import (
     END,
     read_calls,
     read_inbox,
+    read_info,
+    read_marks,
     read_next,
     read_page,
     read_parts,
@@ -32,6 +33,7 @@ from ._queries import (
     read_waiting,
     to_info,
 )
+from ._restore import restore
 from ._row import Row, add_fragment
 
 if TYPE_CHECKING:
@@ -214,10 +216,34 @@ class TableStore(Store):
         """Begin a session with the rows of another one; see `Store`."""
         await self._writing().submit(session, lambda ledger: fork(ledger, new, at))
 
-    async def delete(self, session: str) -> bool:
+    async def info(self, session: str) -> SessionInfo | None:
+        """Tell of one session; see `Store`."""
+        return await self._ask(read_info, session)
+
+    async def marks(self, session: str) -> AsyncGenerator[Mark, None]:
+        """Tell which messages wait for another row, and which have a client key; see `Store`."""
+        after: int | None = 0
+        while after is not None:
+            after, marks = await self._read(read_marks, session, after)
+            for mark in marks:
+                yield mark
+
+    async def restore(
+        self, session: str, rows: Callable[[], Iterable[Restored]], *, created_at: datetime, modified_at: datetime
+    ) -> None:
+        """Fill a session with the rows of another one; see `Store`."""
+        await self._writing().take_over(
+            session, lambda ledger: restore(ledger, rows(), created_at=created_at, modified_at=modified_at)
+        )
+
+    async def delete(self, session: str, *, idle: bool = False) -> bool:
         """Delete a session; see `Store`."""
-        found: bool = await self._writing().take_over(session, Ledger.delete)
+        found: bool = await self._writing().take_over(session, lambda ledger: ledger.delete(idle=idle))
         return found
+
+    async def shred(self) -> None:
+        """Have nothing left of what was deleted, as far as that is this store's to do; see `Store`."""
+        await self._writing().shred()
 
     async def _catch_up(self, session: str) -> None:
         """Let readers of this process see what it handed over; the writer is told when that fails, not they."""

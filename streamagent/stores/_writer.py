@@ -12,24 +12,13 @@ from typing import Any
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 from anyio.abc import TaskGroup
 
-from streamagent.errors import (
-    ConfigError,
-    LeaseLost,
-    MessageError,
-    SessionBusy,
-    SessionError,
-    StoreError,
-    StoreUncertain,
-)
+from streamagent.errors import SessionBusy, StoreError, StoreUncertain
 from streamagent.message import Message
 
 from ._codec import check_name
 from ._ledger import Ledger
 from ._row import Row, add_fragment
-from ._tables import TableLedger
-
-# Of one operation; any other error is the whole transaction's.
-REFUSALS = (LeaseLost, MessageError, SessionError, ConfigError)
+from ._tables import REFUSALS, TableLedger
 
 
 @dataclass(slots=True, eq=False)
@@ -190,6 +179,10 @@ class Writer(ABC):
             lagged = self._schedule(session, fence, lag)
         lagged.size += add_fragment(lagged.rows, fragment)
         return lagged.size
+
+    async def shred(self) -> None:
+        """Leave what was deleted to the database, which cleans up by itself."""
+        self._check_open()
 
     def close(self) -> None:
         """Take nothing more; `run` ends when all that waits was tried."""

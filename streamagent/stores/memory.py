@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -14,13 +14,14 @@ from streamagent._core.usage import COUNTED, usage_of
 from streamagent.message import Message
 from streamagent.prompts import ASIDE
 from streamagent.protocols import Store, Stream
-from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
+from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
 from ._effects import records
 from ._forks import fork
 from ._memory_ledger import MemoryLedger, Sessions
 from ._pairs import left_open
+from ._restore import restore
 from ._row import Row, add_fragment
 
 
@@ -166,9 +167,33 @@ class MemoryStore(Store):
         """Begin a session with the rows of another one; see `Store`."""
         fork(self._peek(session), new, at)
 
-    async def delete(self, session: str) -> bool:
+    async def info(self, session: str) -> SessionInfo | None:
+        """Tell of one session; see `Store`."""
+        ledger = self._peek(session)
+        size = sum(row.size for row in ledger.rows.values() if row.source is None)
+        return replace(ledger.info(), size=size) if ledger.taken else None
+
+    async def marks(self, session: str) -> AsyncGenerator[Mark, None]:
+        """Tell which messages wait for another row, and which have a client key; see `Store`."""
+        ledger = self._peek(session)
+        for row in [*ledger.order, *ledger.inbox.values()]:
+            if row.client_key is not None or row.state == "unanswered":
+                yield Mark(id=row.id, waits=row.state == "unanswered", client_key=row.client_key)
+
+    async def restore(
+        self, session: str, rows: Callable[[], Iterable[Restored]], *, created_at: datetime, modified_at: datetime
+    ) -> None:
+        """Fill a session with the rows of another one; see `Store`."""
+        ledger = self._peek(session)
+        restore(ledger, rows(), created_at=created_at, modified_at=modified_at)
+        self._ledgers[session] = ledger
+
+    async def delete(self, session: str, *, idle: bool = False) -> bool:
         """Delete a session; see `Store`."""
-        return self._peek(session).delete()
+        return self._peek(session).delete(idle=idle)
+
+    async def shred(self) -> None:
+        """Do nothing: there is no file. See `Store`."""
 
     def _peek(self, session: str) -> MemoryLedger:
         """Return the session's ledger, or an empty one that is not kept: asking leaves no trace."""
