@@ -12,6 +12,7 @@ from typing import Any
 import aiosqlite
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 
+from streamagent.cancellation import raise_single
 from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError, StoreCorrupt, StoreError
 from streamagent.message import Message, utc_now
 
@@ -58,13 +59,21 @@ class Lagged(Operation):
 
 
 @asynccontextmanager
-async def open_writer(db: aiosqlite.Connection, options: Options, tenant: str) -> AsyncGenerator[Writer, None]:
+async def open_writer(
+    db: aiosqlite.Connection, options: Options, tenant: str, *, committed: Callable[[str], object]
+) -> AsyncGenerator[Writer, None]:
     """Run a writer; leaving the block commits what waits, also when it is cancelled.
+
+    Args:
+        db: The connection that writes.
+        options: How it was opened.
+        tenant: Whose sessions these are.
+        committed: Is told each session of which something was committed.
 
     Raises:
         StoreError: Why some fragments could not be written.
     """
-    writer = Writer(db, options, tenant)
+    writer = Writer(db, options, tenant, committed)
     try:
         async with create_task_group() as tasks:
             tasks.start_soon(writer.run)
@@ -73,8 +82,7 @@ async def open_writer(db: aiosqlite.Connection, options: Options, tenant: str) -
             finally:
                 writer.close()  # the group waits for it: a transaction and the one that was queued meanwhile
     except BaseExceptionGroup as group:
-        error = group.exceptions[0] if len(group.exceptions) == 1 else group
-        raise error from error.__cause__
+        raise_single(group)
     finally:
         writer.raise_left()
 
@@ -91,8 +99,11 @@ class Writer:
     told how much waits and flushes above its limit.
     """
 
-    def __init__(self, db: aiosqlite.Connection, options: Options, tenant: str) -> None:
+    def __init__(
+        self, db: aiosqlite.Connection, options: Options, tenant: str, committed: Callable[[str], object]
+    ) -> None:
         self._db = db
+        self._committed = committed
         self._options = options
         self._tenant = tenant
         self._queue: list[Operation] = []
@@ -238,6 +249,8 @@ class Writer:
             if isinstance(operation, Lagged) and operation.error is not None:
                 self._keep(operation, operation.error)
             operation.done.set()
+            if operation.error is None and operation.run is not None:
+                self._committed(operation.session)
 
     def _keep(self, lagged: Lagged, error: Exception) -> None:
         """Keep fragments that may still be written; a refusal is final."""

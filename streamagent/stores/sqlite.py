@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from streamagent.errors import ConfigError, StoreCorrupt, StoreError, StoreReadOnly, UnsupportedBackendError
 from streamagent.message import Message
-from streamagent.protocols import Store, Stream
+from streamagent.protocols import Changes, Excerpt, Store, Stream
 from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
 
 from ._codec import check_name
 from ._forks import fork
 from ._ledger import Ledger
+from ._looks import Poll, read_excerpt
 from ._queries import (
     END,
     read_calls,
@@ -33,6 +35,7 @@ from ._queries import (
     to_info,
 )
 from ._row import Row, add_fragment
+from ._wakeups import Wakeups, polling
 
 if TYPE_CHECKING:
     import sqlite3
@@ -62,16 +65,17 @@ class SqliteStore(Store):
         synchronous: `full`: what was acknowledged survives a power loss; `normal`: it survives a crash of the process.
         busy_timeout: Longest wait for another process's write lock, in seconds.
         read_only: Refuse every write; for viewers.
+        poll: While sessions are followed: how often the file is asked whether another process wrote to it, in seconds.
 
     Raises:
-        ConfigError: `synchronous` is neither; on entering: this store is open already.
+        ConfigError: `synchronous` is neither, `poll` is no time above 0; on entering: this store is open already.
         UnsupportedBackendError: On entering, under trio: aiosqlite is asyncio's.
         StoreCorrupt: On entering: the file is damaged, or is not ours.
         StoreSchemaError: On entering: a newer version of this package wrote it.
         StoreError: On entering: it cannot be opened.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a file, all by keyword
         self,
         path: str | os.PathLike[str],
         *,
@@ -79,8 +83,11 @@ class SqliteStore(Store):
         synchronous: Literal["full", "normal"] = "full",
         busy_timeout: float = 5.0,
         read_only: bool = False,
+        poll: float = 0.1,
     ) -> None:
         check_name("tenant", tenant)
+        if not 0 < poll < math.inf:
+            raise ConfigError(f"SqliteStore(poll=…) takes seconds above 0, not {poll!r:.80}")
         if synchronous not in ("full", "normal"):
             raise ConfigError(f"synchronous is 'full' or 'normal', not {synchronous!r}")
         self.path = os.fspath(path)
@@ -88,6 +95,8 @@ class SqliteStore(Store):
         self.read_only = read_only
         self._synchronous: Literal["full", "normal"] = synchronous
         self._busy_timeout = busy_timeout
+        self._poll = poll
+        self._wakeups = Wakeups()
         self._stack = AsyncExitStack()
         self._entered = False
         self._reader: aiosqlite.Connection | None = None
@@ -107,6 +116,7 @@ class SqliteStore(Store):
             synchronous=self._synchronous,
             busy_timeout=self._busy_timeout,
             read_only=self.read_only,
+            poll=self._poll,
         )
 
     async def __aenter__(self) -> Self:
@@ -132,16 +142,21 @@ class SqliteStore(Store):
         )
         try:
             async with AsyncExitStack() as stack:
+                self._versions = Poll()
                 db = self._reader = await stack.enter_async_context(connect(options))
                 await call(db, prepare, options)
                 if not self.read_only:
                     if not options.in_memory:
                         self._reader = await stack.enter_async_context(connect(replace(options, read_only=True)))
-                    self._writer = await stack.enter_async_context(open_writer(db, options, self.tenant))
+                    self._writer = await stack.enter_async_context(
+                        open_writer(db, options, self.tenant, committed=self._wakeups.notify)
+                    )
+                await stack.enter_async_context(polling(self._wakeups, self._ask_versions, self._poll))
                 try:
                     yield
                 finally:
                     self._reader = None
+                    self._wakeups.notify_all()  # whoever follows is told that it is closed
         finally:
             self._entered = False
 
@@ -248,6 +263,17 @@ class SqliteStore(Store):
             if not page.full:
                 del parts[0]
 
+    async def look(self, session: str, *, after: int, offset: int = 0, hint: object = None) -> Excerpt:
+        """Read what is committed behind a place; see `Store`."""
+        return await self._read(read_excerpt, session, (after, offset), hint)
+
+    def changes(self, session: str) -> Changes:
+        """Ask for hints that a session has changed; see `Store`."""
+        return self._wakeups.subscribe(session)
+
+    async def _ask_versions(self, sessions: Collection[str]) -> dict[str, Any] | None:
+        return await self._call(self._versions.look, self.tenant, sessions)
+
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type); see `Store`."""
         return await self._ask(read_tally, session)
@@ -268,6 +294,7 @@ class SqliteStore(Store):
     async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
         """Begin a session with the rows of another one; see `Store`."""
         await self._writing().submit(session, lambda ledger: fork(ledger, new, at))
+        self._wakeups.notify(new)
 
     async def delete(self, session: str) -> bool:
         """Delete a session; see `Store`."""

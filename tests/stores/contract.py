@@ -11,6 +11,7 @@ from streamagent.errors import ConflictError, LeaseLost, MessageError
 from streamagent.message import Message, afold, fold
 from streamagent.records import Usage
 
+from .following import FollowContract
 from .leases import EffectContract, LeaseContract
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +39,7 @@ async def contents(store, session="s", **span):
     return [message.content for message in await rows(store, session, **span)]
 
 
-class StoreContract(LeaseContract, EffectContract):
+class StoreContract(FollowContract, LeaseContract, EffectContract):
     # acquiring
 
     async def test_each_acquire_gives_a_higher_fence(self, store):
