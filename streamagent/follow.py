@@ -154,6 +154,17 @@ class Follow(AsyncIterator[Message]):
             self._cursor = self._cursor.behind(message)
             return message
 
+    async def check(self) -> None:
+        """Look whether the place is there, without waiting: for a server, before it says that all is well.
+
+        Raises:
+            CursorError: It is not, see `Follow`.
+            CursorGone: It is no more.
+        """
+        with self._guard:
+            if not (self._page or self._caught_up or self._closed):
+                await self._read()
+
     async def deliver(self, send: Callable[[Message], Awaitable[object]], *, patience: float = PATIENCE) -> None:
         """Hand over message after message, until the end; give up on a receiver that does not take one in time.
 
@@ -203,16 +214,26 @@ class Follow(AsyncIterator[Message]):
         if self._closed or (self._caught_up and not self._live):
             self.close()
             raise StopAsyncIteration
-        if self._changes is None:
-            self._changes = self._store.changes(self.session)  # first this, then the look: no change is missed
         resting = self._caught_up and await self._is_at_rest()
-        if self._caught_up and not resting:
+        if self._caught_up and not resting and self._changes is not None:
             await self._changes.wait()
             self._caught_up = False  # a wait that was told of a change is not repeated when the look fails
             return
-        self._take(await self._look())
+        await self._read()
         if resting and self._caught_up and not self._page:
             self.close()
+
+    async def _read(self) -> None:
+        if self._changes is None:
+            self._changes = self._store.changes(self.session)  # first this, then the look: no change is missed
+        excerpt = await self._look()
+        if self._closed:
+            return
+        self._found = True
+        self._hint = excerpt.hint
+        self._caught_up = not excerpt.more
+        # Of an open message what has content; so each cursor is greater than the one before.
+        self._page.extend(message for message in excerpt.messages if message.content or not message.more)
 
     async def _look(self) -> Excerpt:
         place = self._cursor
@@ -233,13 +254,6 @@ class Follow(AsyncIterator[Message]):
             raise self._ahead(excerpt)
         self._cursor = replace(place, mark=mark)  # from the first look on it is checked
         return excerpt
-
-    def _take(self, excerpt: Excerpt) -> None:
-        self._found = True
-        self._hint = excerpt.hint
-        self._caught_up = not excerpt.more
-        # Of an open message what has content; so each cursor is greater than the one before.
-        self._page.extend(message for message in excerpt.messages if message.content or not message.more)
 
     async def _is_at_rest(self) -> bool:
         """Tell whether nothing is going on; asked before the last look, which then has everything."""

@@ -8,6 +8,7 @@ import typer
 
 from .approve import approve
 from .chat import chat
+from .follow import follow
 from .run import run
 from .sessions import sessions
 
@@ -41,4 +42,5 @@ def _root(
 app.command()(run)
 app.command()(chat)
 app.command()(approve)
+sessions.command()(follow)
 app.add_typer(sessions, name="sessions")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 sessions = typer.Typer(
-    no_args_is_help=True, help="List, show, fork, cancel and delete stored sessions.", rich_markup_mode=None
+    no_args_is_help=True, help="List, show, follow, fork, cancel and delete stored sessions.", rich_markup_mode=None
 )
 
 Database = Annotated[str, typer.Option("--db", envvar="STREAMAGENT_DB", help="The sessions' SQLite file.")]

@@ -16,6 +16,8 @@ from streamagent.protocols import Changes
 # Gives a version of each of these sessions, which differs when it has changed; `None` when nothing has.
 Look = Callable[[Collection[str]], Awaitable[Mapping[str, Any] | None]]
 
+_UNKNOWN = object()
+
 
 class Channel:
     """A session that somebody follows; it lives as long as they do."""
@@ -24,7 +26,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.changed = Event()
-        self.version: Any = self  # like no other
+        self.version: Any = _UNKNOWN
 
     def notify(self) -> None:
         """Wake all who follow, also those who are about to wait."""

@@ -122,15 +122,13 @@ class FollowContract:
         await store.write("s", [replace(opened, more=False)], fence=fence)
         assert [cursor.partition("@")[0] for _, cursor in await seen(store)] == ["1"]
 
-    async def test_what_grows_costs_a_look_no_more_however_long_it_is(self, store):
-        """The hint of one look leads the next one to the place."""
+    async def test_what_grows_is_shown_as_it_grew(self, store):
         fence = await store.acquire("s")
         opened = Message(content="", more=True)
-        follow = Follow(store, "s")
-        for number in range(200):
-            await store.write("s", [replace(opened, content=f"{number}ä")], fence=fence)
-            assert (await anext(follow)).content == f"{number}ä"
-        follow.close()
+        async with Follow(store, "s") as follow:
+            for number in range(100):
+                await store.write("s", [replace(opened, content=f"{number}ä")], fence=fence)
+                assert (await anext(follow)).content == f"{number}ä"
 
     async def test_following_a_large_session_needs_little_memory(self, store):
         fence = await store.acquire("s")
@@ -246,6 +244,21 @@ class FollowContract:
                     ("text", False),
                     ("stop", False),
                 ]
+
+    async def test_what_is_committed_between_a_look_and_the_wait_is_not_missed(self, store, monkeypatch):
+        fence = await store.acquire("s")
+        look = store.look
+
+        async def look_then_write(*args, **options):
+            page = await look(*args, **options)
+            monkeypatch.setattr(store, "look", look)
+            await store.write("s", [Message(content="in between")], fence=fence)
+            return page
+
+        monkeypatch.setattr(store, "look", look_then_write)
+        async with Follow(store, "s") as follow:
+            with anyio.fail_after(30):
+                assert (await anext(follow)).content == "in between"
 
     async def test_a_session_that_is_deleted_while_it_is_waited_for_is_gone(self, store):
         await fill(store)
