@@ -227,6 +227,18 @@ async def test_following_ends_with_the_runtime_and_not_with_the_session(either_s
     assert sorted(ended) == ["runtime", "session"]
 
 
+async def test_what_is_closed_while_it_looks_shows_nothing_more(runtime, monkeypatch):
+    await runtime.store.write("s", [Message.user("a")], fence=await runtime.store.acquire("s"))
+    followed, look = runtime.follow("s"), runtime.store.look
+
+    async def look_and_close(*args, **options):
+        followed.close()
+        return await look(*args, **options)
+
+    monkeypatch.setattr(runtime.store, "look", look_and_close)
+    assert await collect(followed) == []
+
+
 async def test_two_tasks_do_not_share_one(runtime):
     followed = runtime.follow("s")
     async with anyio.create_task_group() as tasks:
@@ -279,6 +291,7 @@ async def test_a_pause_is_rest_until_something_is_decided(runtime):
     model = ScriptedModel(calls(call("refund")), answer("Done."))
     async with Agent(model, tools=[refund]).session("s", runtime=runtime) as session:
         await session.ask("Refund it.")
+        await session.follow_up("And then?")
         shown = await collect(followed := session.follow(until="rest"))
         assert shown[-1].query["reason"] == "paused"
         [approval] = await session.pending()

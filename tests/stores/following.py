@@ -217,6 +217,20 @@ class FollowContract:
         with pytest.raises(CursorGone):
             await anext(follow)
 
+    async def test_a_place_that_was_given_without_a_mark_is_known_from_the_first_look_on(self, store):
+        await fill(store)
+        follow = Follow(store, "s", after=8)
+        await follow.check()
+        await anext(follow)
+        other = Follow(store, "s", after=9)
+        await other.check()
+        await store.delete("s")
+        fence, _ = await fill(store)
+        await store.write("s", [Message(content="behind")], fence=fence)
+        for each in (follow, other):
+            with pytest.raises(CursorGone):
+                await anext(each)
+
     # live
 
     async def test_it_waits_for_what_comes_next(self, store):

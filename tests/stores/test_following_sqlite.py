@@ -6,7 +6,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from streamagent.errors import ConfigError, StoreBusy, StoreError
+from streamagent.errors import ConfigError, CursorError, CursorGone, StoreBusy, StoreError
 from streamagent.follow import Follow
 from streamagent.message import Message
 from streamagent.stores import _looks
@@ -206,3 +206,35 @@ async def test_an_error_in_the_block_is_raised_as_it_is(path):
 def test_the_poll_is_a_time(path, poll):
     with pytest.raises(ConfigError, match="poll"):
         SqliteStore(path, poll=poll)
+
+
+async def test_a_tenant_follows_its_own_sessions_only(path):
+    async with SqliteStore(path, tenant="one") as one, SqliteStore(path, tenant="two") as two:
+        message = Message(content="", more=True)  # the same id in both
+        for store, content in ((one, "a"), (two, "öö")):
+            fence = await store.acquire("s")
+            await store.write("s", [replace(message, content=content * 50_000)], fence=fence)
+        for place in ("0:2", "0:49998"):
+            assert {*(await seen(one, after=place))[0][0].content} == {"a"}
+            assert {*(await seen(two, after=place))[0][0].content} == {"ö"}
+        assert await seen(two, after="0:200000") == []
+        for store in (one, two):
+            fence = await store.acquire("s")
+            await store.write("s", [replace(message, more=False), Message(content="b")], fence=fence)
+            assert await seen(store, after=(await seen(store))[-1][1]) == []
+        await one.write("s", [Message(content="c")], fence=await one.acquire("s"))
+        with pytest.raises(CursorError):
+            await seen(two, after=3)
+        assert [store["s"][0] for store in (await one._ask_versions(["s"]), await two._ask_versions(["s"]))] == [3, 2]
+        assert await two.delete("s")
+        assert (await seen(two), (await seen(one, after=2))[0][0].content) == ([], "c")
+        with pytest.raises(CursorGone):
+            await seen(two, after=1)
+
+
+async def test_what_became_of_sessions_is_asked_only_after_somebody_wrote(path):
+    async with SqliteStore(path) as store:
+        await store.acquire("s")
+        assert [await store._ask_versions(["s"]) for _ in range(3)] == [{"s": [0, 1, None]}, None, None]
+        await store.acquire("other")
+        assert await store._ask_versions(["s"]) == {"s": [0, 1, None]}
