@@ -218,6 +218,7 @@ async def test_a_tenant_follows_its_own_sessions_only(path):
             assert {*(await seen(one, after=place))[0][0].content} == {"a"}
             assert {*(await seen(two, after=place))[0][0].content} == {"ö"}
         assert await seen(two, after="0:200000") == []
+        assert sum(len(message.content) for message, _ in await seen(two, after="0:65600")) == (200_000 - 65_600) // 2
         for store in (one, two):
             fence = await store.acquire("s")
             await store.write("s", [replace(message, more=False), Message(content="b")], fence=fence)
