@@ -231,6 +231,15 @@ class FollowContract:
             with pytest.raises(CursorGone):
                 await anext(each)
 
+    async def test_a_session_that_is_begun_anew_and_shorter_is_gone_and_not_behind(self, store):
+        await fill(store)
+        async with Follow(store, "s", after=9) as follow:
+            await follow.check()
+            await store.delete("s")
+            await store.write("s", [Message(content="anew")], fence=await store.acquire("s"))
+            with pytest.raises(CursorGone):
+                await anext(follow)
+
     # live
 
     async def test_it_waits_for_what_comes_next(self, store):
