@@ -19,6 +19,8 @@ from .errors import ApprovalNotFound as ApprovalNotFound
 from .errors import ArchiveError as ArchiveError
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
+from .errors import CursorError as CursorError
+from .errors import CursorGone as CursorGone
 from .errors import InvalidArguments as InvalidArguments
 from .errors import LeaseLost as LeaseLost
 from .errors import MessageError as MessageError
@@ -27,6 +29,7 @@ from .errors import ModelError as ModelError
 from .errors import SessionBusy as SessionBusy
 from .errors import SessionClosed as SessionClosed
 from .errors import SessionError as SessionError
+from .errors import SlowConsumer as SlowConsumer
 from .errors import StoreBusy as StoreBusy
 from .errors import StoreCorrupt as StoreCorrupt
 from .errors import StoreError as StoreError
@@ -39,6 +42,9 @@ from .errors import UnsupportedBackendError as UnsupportedBackendError
 from .events import Event as Event
 from .events import EventEncoder as EventEncoder
 from .events import events as events
+from .follow import Cursor as Cursor
+from .follow import Follow as Follow
+from .follow import follow as follow
 from .hooks import Hooks as Hooks
 from .hooks import NextTurn as NextTurn
 from .hooks import TurnEnd as TurnEnd

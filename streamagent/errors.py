@@ -19,6 +19,10 @@ class ConfigError(StreamAgentError, ValueError):
     """A name, option or file that cannot be used as given."""
 
 
+class CursorError(ConfigError):
+    """A cursor that is none, or that is ahead of the session. HTTP would say 400 or 409."""
+
+
 class UnsupportedBackendError(StreamAgentError, RuntimeError):
     """A part that is asyncio's (SQLite, LiteLLM) was opened under another event loop."""
 
@@ -73,6 +77,23 @@ class SessionBusy(SessionError):
 
 class SessionClosed(SessionError):
     """The session's block was left; open it again."""
+
+
+class CursorGone(SessionError):
+    """What a cursor stands in was deleted, or is not there for this viewer. HTTP would say 410: begin anew."""
+
+
+class SlowConsumer(SessionError):
+    """A viewer took too long for one message; the session is unharmed.
+
+    Args:
+        message: What happened.
+        cursor: Behind what was taken last, as text: where to go on.
+    """
+
+    def __init__(self, message: str, *, cursor: str) -> None:
+        super().__init__(message)
+        self.cursor = cursor
 
 
 class ConflictError(SessionError):

@@ -6,16 +6,19 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Self
+from weakref import WeakSet
 
 from anyio import AsyncContextManagerMixin, CancelScope, create_task_group, move_on_after
 from anyio.abc import TaskGroup
 
 from .calls import Child, Output
+from .cancellation import raise_single
 from .driver import RunReply
 from .duplex import Duplex
 from .errors import ConfigError, SessionBusy, StoreError
+from .follow import Follow, Place, Until
 from .owners import is_gone, new_owner
-from .pipeline import BareRun, raise_single
+from .pipeline import BareRun
 from .plan import Plan
 from .protocols import Store
 from .records import check_id
@@ -57,6 +60,7 @@ class Runtime(AsyncContextManagerMixin):
         self._watch: Watch | None = None
         self.active: dict[str, RunReply] = {}
         self.served: dict[str, list[Duplex]] = {}
+        self._followed: WeakSet[Follow] = WeakSet()
         self._tasks: TaskGroup | None = None
 
     @property
@@ -77,6 +81,8 @@ class Runtime(AsyncContextManagerMixin):
                 try:
                     yield self
                 finally:
+                    for followed in list(self._followed):
+                        followed.close()
                     with CancelScope(shield=True):  # bounded: closing a run is
                         await self._close_runs()
                         await self._leave()
@@ -115,6 +121,15 @@ class Runtime(AsyncContextManagerMixin):
         """
         check_id(new)
         await self.store.fork(session, new, at=at)
+
+    def follow(self, session: str, *, after: Place = None, live: bool = True, until: Until = None) -> Follow:
+        """Read what is stored of a session behind a place, then live, whichever process runs it; see `Follow`.
+
+        It ends when the runtime is left, at the latest.
+        """
+        followed = Follow(self.store, session, after=after, live=live, until=until)
+        self._followed.add(followed)
+        return followed
 
     async def cancel(
         self,

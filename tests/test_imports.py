@@ -14,6 +14,7 @@ PACKAGE = ROOT / "streamagent"
 BESIDE = {"stages", "models", "stores", "tools"}
 COLUMN = [
     "events",
+    "follow",
     "pipeline",
     "plan",
     "settle",

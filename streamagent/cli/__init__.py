@@ -8,6 +8,7 @@ import typer
 
 from .approve import approve
 from .chat import chat
+from .follow import follow
 from .keeping import erase_user, prune_sessions
 from .run import run
 from .sessions import sessions
@@ -43,6 +44,7 @@ def _root(
 app.command()(run)
 app.command()(chat)
 app.command()(approve)
+sessions.command()(follow)
 sessions.command("export")(export_to_output)
 sessions.command("import")(import_from_file)
 sessions.command("prune")(prune_sessions)

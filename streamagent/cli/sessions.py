@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 sessions = typer.Typer(
     no_args_is_help=True,
-    help="List, show, fork, cancel, export, import and delete stored sessions.",
+    help="List, show, follow, fork, cancel, export, import and delete stored sessions.",
     rich_markup_mode=None,
 )
 

@@ -1,5 +1,6 @@
 """The protocols between the column (pipeline, run, session, runtime) and what stands beside it."""
 
+from .following import Changes, Excerpt, Followed
 from .model import DEFAULT_SETTINGS, Model, ModelSettings
 from .run import RunContext, Stage, Tasks
 from .store import Store
@@ -7,6 +8,9 @@ from .streams import Source, Stream
 
 __all__ = [
     "DEFAULT_SETTINGS",
+    "Changes",
+    "Excerpt",
+    "Followed",
     "Model",
     "ModelSettings",
     "RunContext",

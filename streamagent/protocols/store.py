@@ -10,10 +10,11 @@ from typing import Protocol
 from streamagent.message import Message
 from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
 
+from .following import Followed
 from .streams import Stream
 
 
-class Store(AbstractAsyncContextManager["Store"], Protocol):
+class Store(Followed, AbstractAsyncContextManager["Store"], Protocol):
     """Where sessions live. Every method is safe to call from many tasks at once.
 
     Writes of one session are ordered as they were handed over. A caller that is cancelled while it waits for a write

@@ -17,14 +17,16 @@ from ._effects import Effect
 from ._forks import ForkPoint, lineage
 from ._ledger import Ledger
 from ._row import Row
+from ._wakeups import Wakeups
 
 
 class Sessions(dict[str, "MemoryLedger"]):
-    """The ledgers of all sessions, and until when each owner is taken for alive, on anyio's clock."""
+    """The ledgers of all sessions, until when each owner is taken for alive (on anyio's clock), and who follows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.alive: dict[str, float] = {}
+        self.wakeups = Wakeups()
 
 
 class MemoryLedger(Ledger):
@@ -94,6 +96,7 @@ class MemoryLedger(Ledger):
 
     def put(self, row: Row) -> None:
         """File the row under its id, its key and its state."""
+        self._ledgers.wakeups.notify(self.session)
         self.modified_at = utc_now()
         self.created_at = min(self.created_at, row.created_at) if self.taken else row.created_at
         if row.sequence is not None and row.sequence > self.base + len(self.order):
@@ -132,6 +135,7 @@ class MemoryLedger(Ledger):
 
     def clear(self) -> bool:
         """Forget all rows."""
+        self._ledgers.wakeups.notify(self.session)
         found = bool(self.rows)
         for shelf in (self.rows, self.keys, self.inbox, self.unfinished, self.order, self.calls, self.effects):
             shelf.clear()
@@ -184,6 +188,7 @@ class MemoryLedger(Ledger):
             self.put(row)
         self.created_at = self.modified_at = utc_now()
         self._ledgers[self.session] = self
+        self._ledgers.wakeups.notify(self.session)
 
     def _relative(self, session: str) -> MemoryLedger:
         return self._ledgers.get(session, self)  # this one is not filed before it has something

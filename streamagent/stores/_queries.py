@@ -123,7 +123,7 @@ def read_page(db: Database, tenant: str, session: str, part: Part) -> Page:
     size = 0
     with snapshot(db):
         for values in db.execute(_PAGE, (tenant, part.session, part.after, part.until, PAGE_ROWS)):
-            page.messages.append(_to_message(session, values))
+            page.messages.append(to_message(session, values))
             state, length, content, source = values[5], values[8], values[11], values[12]
             if length and not content:
                 page.left, page.still_open, page.source = length, state == "open", source or part.session
@@ -137,7 +137,7 @@ def read_page(db: Database, tenant: str, session: str, part: Part) -> Page:
     return page
 
 
-def _to_message(session: str, values: Sequence[Any]) -> Message:
+def to_message(session: str, values: Sequence[Any]) -> Message:
     """Build a message of a row's columns; without the detour by `Row`, because a context is long."""
     try:
         query, created_at = decode(values)
@@ -180,7 +180,7 @@ def read_waiting(db: Database, tenant: str, sessions: Collection[str], type_: st
 def read_unfinished(db: Database, tenant: str, session: str) -> Unfinished:
     """Read what was left open; content of the calls only, and of a last message that is small."""
     with snapshot(db):
-        still_open = [_to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
+        still_open = [to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
         waiting = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "unanswered"))]
         parts = read_lineage(db, tenant, session, END)
         found = (db.execute(_LAST, (tenant, part.session, part.until)).fetchone() for part in parts)
@@ -189,7 +189,7 @@ def read_unfinished(db: Database, tenant: str, session: str) -> Unfinished:
         left = left_open(
             still_open,
             [with_content(db, tenant, session, row).message(session) for row in waiting],
-            last=last and _to_message(session, last),
+            last=last and to_message(session, last),
             forked=bool(forked),
         )
         return replace(left, crashes=crashes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
 import aiosqlite
 from anyio import CancelScope
@@ -19,8 +20,10 @@ from ._writer import Lagged, Operation, Writer
 class SqliteWriter(Writer):
     """Owns the connection that writes; a transaction holds what was handed over while the last one was committed."""
 
-    def __init__(self, db: aiosqlite.Connection, options: Options, tenant: str) -> None:
-        super().__init__(f"store {options.path}")
+    def __init__(
+        self, db: aiosqlite.Connection, options: Options, tenant: str, committed: Callable[[str], object]
+    ) -> None:
+        super().__init__(f"store {options.path}", committed)
         self._db = db
         self._options = options
         self._tenant = tenant

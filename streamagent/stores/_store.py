@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from streamagent.errors import ConfigError, StoreError, StoreReadOnly
 from streamagent.message import Message
-from streamagent.protocols import Store, Stream
+from streamagent.protocols import Changes, Excerpt, Store, Stream
 from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
 
 from ._codec import check_name
 from ._dialect import Database
 from ._forks import fork
+from ._looks import Versions, read_excerpt, read_versions
 from ._queries import (
     END,
     read_calls,
@@ -35,6 +37,7 @@ from ._queries import (
 )
 from ._restore import restore
 from ._row import Row, add_fragment
+from ._wakeups import Wakeups, polling
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -53,16 +56,22 @@ class TableStore(Store):
         name: What errors call this store.
         tenant: Whose sessions these are.
         read_only: Refuse every write.
+        poll: How often the database is asked for what followers want to know, in seconds.
     """
 
-    def __init__(self, name: str, *, tenant: str, read_only: bool) -> None:
+    def __init__(self, name: str, *, tenant: str, read_only: bool, poll: float) -> None:
         check_name("tenant", tenant)
+        if not 0 < poll < math.inf:
+            raise ConfigError(f"{type(self).__name__}(poll=…) takes seconds above 0, not {poll!r:.80}")
         self.tenant = tenant
         self.read_only = read_only
         self._name = name
         self._stack = AsyncExitStack()
         self._entered = False
         self._writer: Writer | None = None
+        self._poll = poll
+        self._wakeups = Wakeups()
+        self._versions: Versions = read_versions
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._open_once())
@@ -82,6 +91,7 @@ class TableStore(Store):
             async with self._open():
                 yield
         finally:
+            self._wakeups.notify_all()  # whoever follows is told that it is closed
             self._entered = False
 
     @abstractmethod
@@ -195,6 +205,21 @@ class TableStore(Store):
             if not page.full:
                 del parts[0]
 
+    async def look(self, session: str, *, after: int, offset: int = 0, hint: object = None) -> Excerpt:
+        """Read what is committed behind a place; see `Store`."""
+        return await self._read(read_excerpt, session, (after, offset), hint)
+
+    def changes(self, session: str) -> Changes:
+        """Ask for hints that a session has changed; see `Store`."""
+        return self._wakeups.subscribe(session)
+
+    def _polling(self) -> AbstractAsyncContextManager[None]:
+        """Look for what other processes write to sessions that are followed here."""
+        return polling(self._wakeups, self._look_for_changes, self._poll)
+
+    async def _look_for_changes(self, sessions: Collection[str]) -> dict[str, Any] | None:
+        return await self._call(self._versions, self.tenant, sessions)
+
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type); see `Store`."""
         return await self._ask(read_tally, session)
@@ -215,6 +240,7 @@ class TableStore(Store):
     async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
         """Begin a session with the rows of another one; see `Store`."""
         await self._writing().submit(session, lambda ledger: fork(ledger, new, at))
+        self._wakeups.notify(new)
 
     async def info(self, session: str) -> SessionInfo | None:
         """Tell of one session; see `Store`."""

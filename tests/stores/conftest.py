@@ -1,5 +1,10 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    "tests.stores.contract", "tests.stores.keeping", "tests.stores.leases", "tests.stores.forks", "tests.stores.odd"
+    "tests.stores.contract",
+    "tests.stores.following",
+    "tests.stores.keeping",
+    "tests.stores.leases",
+    "tests.stores.forks",
+    "tests.stores.odd",
 )

@@ -11,6 +11,7 @@ from streamagent.errors import ConflictError, LeaseLost, MessageError
 from streamagent.message import Message, afold, fold
 from streamagent.records import Usage
 
+from .following import FollowContract
 from .keeping import KeepingContract
 from .leases import EffectContract, LeaseContract
 
@@ -39,7 +40,7 @@ async def contents(store, session="s", **span):
     return [message.content for message in await rows(store, session, **span)]
 
 
-class StoreContract(LeaseContract, EffectContract, KeepingContract):
+class StoreContract(FollowContract, LeaseContract, EffectContract, KeepingContract):
     # acquiring
 
     async def test_each_acquire_gives_a_higher_fence(self, store):
