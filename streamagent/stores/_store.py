@@ -215,9 +215,9 @@ class TableStore(Store):
 
     def _polling(self) -> AbstractAsyncContextManager[None]:
         """Look for what other processes write to sessions that are followed here."""
-        return polling(self._wakeups, self._look_for_changes, self._poll)
+        return polling(self._wakeups, self._ask_versions, self._poll)
 
-    async def _look_for_changes(self, sessions: Collection[str]) -> dict[str, Any] | None:
+    async def _ask_versions(self, sessions: Collection[str]) -> dict[str, Any] | None:
         return await self._call(self._versions, self.tenant, sessions)
 
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
