@@ -176,7 +176,8 @@ class Agent:
             """
             return await context.start(self, prompt)
 
-        return FunctionTool(ask, name=name, description=description, timeout=timeout)
+        # Its session has the prompt once, and the calls in it are on record: running it again goes on where it was.
+        return FunctionTool(ask, name=name, description=description, timeout=timeout, retry_safe=True)
 
     @asynccontextmanager
     async def session(

@@ -66,6 +66,9 @@ class ToolContext:
         session: Id of the session.
         call_id: The call's id, as the model knows it.
         idempotency_key: Stable for this call, also when it is run again after a crash.
+        attempt: How often this call was about to run, this time included; from 1.
+        fence: Of the run: higher than that of any run of this session before. Whoever takes an effect can refuse what
+            comes with a lower one than it saw: its run was taken over.
         deadline: When the run ends, on anyio's clock, in seconds.
         cancelled: Set when nobody waits for the result any more; a tool in a thread should look at it.
         platform: What the application hands to its tools; never shown to a model.
@@ -76,6 +79,8 @@ class ToolContext:
     session: str
     call_id: str
     idempotency_key: str
+    attempt: int = 1
+    fence: int = 0
     deadline: float = math.inf
     cancelled: threading.Event = field(default_factory=threading.Event)
     platform: Mapping[str, Any] = field(default_factory=dict)
@@ -136,6 +141,11 @@ class Tool(Protocol):
     A tool may also have `prepare(arguments) -> Mapping`, which mends and validates the arguments before anybody
     decides about the call, `execution_mode`, `parallel` or `sequential`, and `requires_approval`: true, or a function
     of the prepared arguments that says so.
+
+    What becomes of a call whose process died while it ran is the tool's to say. With `retry_safe` true it is run again,
+    with the same `idempotency_key`. Otherwise it is never run twice: `reconcile(call: ToolCall)` is asked what came of
+    it, and returns that as `run` would, or `None` when it cannot tell; without an answer the model reads that the
+    outcome is unknown.
     """
 
     @property
@@ -194,5 +204,6 @@ class Decision:
 
 
 RequiresApproval = bool | Callable[[Mapping[str, Any]], Awaitable[bool] | bool]
+Reconcile = Callable[[ToolCall], Awaitable[Any] | Any]
 BeforeToolCall = Callable[[ToolCall], Awaitable[Decision | None] | Decision | None]
 AfterToolCall = Callable[[ToolCall, Output], Awaitable[Output | None] | Output | None]

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class
 
-from .approvals import undecided
 from .ending import Ending, end_run
 from .errors import LeaseLost, SessionBusy
-from .lineage import Lineage, settle_tree
+from .lineage import Lineage
+from .loop import open_run
 from .message import Message
 from .pipeline import Chain
 from .plan import Plan
 from .prompts import answer_to
-from .records import NOTHING
 from .reply import Reply
+from .resume import find, look_back
 from .run import Run
 from .settle import Cause
 from .tasks import RunTasks
@@ -73,6 +73,8 @@ class RunReply(Reply):
         self._cause: Cause | None = None
         self._error: BaseException | None = None
         self._lost: LeaseLost | None = None
+        self._fence: int | None = None
+        self._replayed: Message | None = None
         self._deadline = math.inf
         self._by: Message | None = None
         self._switching = False
@@ -190,24 +192,25 @@ class RunReply(Reply):
             raise Interrupted
 
     async def _start(self) -> None:
-        """Put the prompt into the inbox and open the first run, or show the answer that the prompt has already."""
+        """Put the prompt into the inbox and open the first run, or show the answer that the prompt has already.
+
+        The session is taken first: a prompt that waits in a session that nobody has is anybody's to answer.
+        """
         if self._begun:
             await self._open_run()
             return
         self._begun = True
         await self._drop_previous()
         self._runtime.claim(self._session, self)
-        if self._prompt is None:
-            await self._open_run()
-            return
+        self._fence = await self._runtime.acquire(self._session)
         store, session = self._runtime.store, self._session
-        self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key, rest=self._rest)
-        if self._prompt.sequence is None:
+        if self._prompt is not None:
+            self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key, rest=self._rest)
+        if self._prompt is None or self._prompt.sequence is None:
             await self._open_run()
-            return
-        if not (await store.unfinished(session)).at_rest:
-            await settle_tree(store, session, fence=await store.acquire(session))
-        self._chain = await self._replay(self._prompt)
+        else:
+            self._replayed = self._prompt
+            self._chain = await self._replay(self._prompt)
 
     async def _open_run(self) -> None:
         """Take the session over, settle what an earlier run left, and build the chain."""
@@ -216,16 +219,14 @@ class RunReply(Reply):
         self._deadline = lineage.deadline
         if plan.timeout is not None:
             self._deadline = min(self._deadline, current_time() + plan.timeout)
-        fence = await store.acquire(session)
-        left = await store.unfinished(session)
-        asked = left.approvals and self._prompt is not None  # over calls that wait
-        superseded = asked and await undecided(store, session, left.approvals)
-        cause: Cause = "superseded" if superseded else "crashed"
-        self._rows.extend(await settle_tree(store, session, fence=fence, cause=cause, left=left))
-        tasks, left = RunTasks(self._runtime.tasks, self._fail), NOTHING if superseded else left
-        starter = self._runtime.start_child
-        self._run = Run(session, store, fence, plan, tasks, self._deadline, left=left, lineage=lineage, starter=starter)
-        self._chain = await self._run.open()
+        fence = self._fence = self._fence or await self._runtime.acquire(session)
+        asks = self._prompt is not None and self._replayed is None
+        found = await find(store, session, fence=fence, asks=asks, repeatable=plan.pipeline.repeats)
+        self._rows.extend(found.rows)
+        tasks = RunTasks(self._runtime.tasks, self.fail)
+        self._run = run = Run(session, store, fence, plan, tasks, self._deadline, left=found.left, cut=found.cut)
+        run.started, run.lineage, run.starter = found.started, lineage, self._runtime.start_child
+        self._chain = await open_run(self._run)
 
     async def _replay(self, prompt: Message) -> Chain:
         """Show a prompt and its stored answer, by the stages that change what is shown."""
@@ -233,7 +234,7 @@ class RunReply(Reply):
         await chain.extend([answer_to(prompt), *self._plan.pipeline.shown], self._runtime.bare_run(self._session))
         return chain
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Take the failure of a background task: it ends the run here."""
         self._error = self._error or error
         self._cause = "error"
@@ -243,12 +244,22 @@ class RunReply(Reply):
     async def _next_run(self) -> None:
         """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
         run, prompt = self._run, self._prompt
+        if run is None and await self._was_cut():
+            await self._open_run()
+            return
         if run is None or prompt is None or (run.prompt in (None, prompt.id) and not run.resumed):
             await self._finish("ended")
             return
         if await self._left("ended"):
-            self._run = self._chain = self._last = None
+            self._run = self._chain = self._last = self._fence = None
             self._deadline = math.inf
+
+    async def _was_cut(self) -> bool:
+        """Tell whether the prompt that was shown again is that of a run whose process died: it is gone on with."""
+        prompt, store = self._replayed, self._runtime.store
+        if prompt is None or (await store.unfinished(self._session)).at_rest:
+            return False
+        return prompt.id == (await look_back(store, self._session)).prompt
 
     def _hurries(self) -> bool:
         return self._run is not None and self._run.hurries
@@ -256,8 +267,8 @@ class RunReply(Reply):
     async def _resume(self) -> None:
         """Close what the run left open, and let it go on with what the user says."""
         if (run := self._run) is not None and await self._left("interrupted"):
-            self._run = run.going_on(RunTasks(self._runtime.tasks, self._fail))
-            self._chain, self._last = await self._run.open(), None
+            self._run = run.going_on(RunTasks(self._runtime.tasks, self.fail))
+            self._chain, self._last = await open_run(self._run), None
 
     async def _left(self, cause: Cause) -> bool:
         """End a run, but not the answer; return whether that may go on: its end is left to this meanwhile."""
@@ -285,7 +296,8 @@ class RunReply(Reply):
         finally:
             if self._waiter is not None:
                 self._waiter.close()
-            self._runtime.release(self._session, self)
+            with CancelScope(shield=True):  # bounded
+                await self._runtime.release(self._session, self, fence=self._fence)
             self._finished.set()
 
     async def _drop_previous(self) -> None:

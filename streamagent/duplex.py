@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyio import CancelScope, ClosedResourceError, EndOfStream, Event, create_memory_object_stream
+from anyio import CancelScope, ClosedResourceError, EndOfStream, Event, create_memory_object_stream, sleep
 
 from .cancellation import must_propagate
 from .driver import RunReply
+from .errors import SessionBusy
 from .hooks import lane_of
 from .message import Message
 from .plan import Plan
@@ -85,6 +86,9 @@ class Duplex:
                     self._awake = Event()
                     try:
                         waiting = await self._answer()
+                    except SessionBusy:  # another process answers, perhaps what was sent here
+                        await sleep(self._runtime.poll)
+                        waiting = True
                     except BaseException as error:  # raised again by `receive`
                         if must_propagate(error):
                             raise
@@ -103,7 +107,9 @@ class Duplex:
         await self._free()
         waiting = await self._runtime.store.inbox(self._session)
         if all(lane_of(message) == "cancel" for message in waiting):
-            return False
+            left = await self._runtime.store.unfinished(self._session)
+            if left.last is None or left.at_rest:
+                return False
         if self._session in self._runtime.active:  # since just now
             return True
         said = False

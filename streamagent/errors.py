@@ -55,7 +55,16 @@ class SessionError(StreamAgentError):
 
 
 class SessionBusy(SessionError):
-    """Another run of this session is active; send a message to steer it, or wait."""
+    """Another run of this session is active; send a message to steer it, or wait.
+
+    Args:
+        message: What happened.
+        owner: Id of the process that has it, when that is another one.
+    """
+
+    def __init__(self, message: str, *, owner: str | None = None) -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 class SessionClosed(SessionError):

@@ -95,11 +95,12 @@ async def settle_tree(
     rows = await settle(store, session, fence=fence, cause=cause, left=left)
     for row in rows:
         if row.type == "tool_result":
-            await _settle_children(store, session, (row.query or {})["call"])
+            await close_children(store, session, (row.query or {})["call"])
     return rows
 
 
-async def _settle_children(store: Store, session: str, call: str) -> None:
+async def close_children(store: Store, session: str, call: str) -> None:
+    """Close the sessions of sub-agents that a call had started."""
     number = 1
     while (left := await store.unfinished(child := child_id(session, call, number))).last is not None:
         if not left.at_rest:

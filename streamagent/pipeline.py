@@ -17,6 +17,7 @@ from .duties import Duty, duty_of
 from .errors import ConfigError
 from .message import Message
 from .protocols import RunContext, Source, Stage, Store, Stream, Tasks
+from .records import CallRecord
 from .waiting import GRACE, leaving
 
 logger = logging.getLogger("streamagent")
@@ -61,6 +62,11 @@ class Pipeline:
     def has(self, *duties: Duty) -> bool:
         """Tell whether there is a stage for each of these duties."""
         return {*duties} <= {duty_of(stage) for stage in (*self.context, *self.reply)}
+
+    @property
+    def repeats(self) -> frozenset[str]:
+        """Names of the tools that do no harm when a call is run again."""
+        return frozenset().union(*(getattr(stage, "repeats", ()) for stage in self.reply))
 
     @property
     def runs(self) -> frozenset[str]:
@@ -148,6 +154,7 @@ class BareRun:
     cut_usage: Mapping[str, Any] | None = None
     bounds: list[Stage] = field(default_factory=list)
     decided: dict[str, Message] = field(default_factory=dict)
+    started: Mapping[str, CallRecord] = field(default_factory=dict)
     since: int | None = None
 
     @property
@@ -157,8 +164,17 @@ class BareRun:
 
     @property
     def fence(self) -> int:
-        """What writes to it carry."""
-        return self._opened()[1]
+        """What writes to it carry; 0 without one."""
+        return 0 if self.opened is None else self.opened[1]
+
+    async def start_call(self, call: str) -> int:
+        """Commit that a call's tool is about to run, where there is a store."""
+        if self.opened is None:
+            return 1
+        return await self.store.start_call(self.session, call, fence=self.fence)
+
+    async def finish_call(self, call: str, result: Message) -> None:
+        """Leave a result to the stages: nobody goes on with a run that no session drives."""
 
     async def start_child(self, child: Child) -> Output:
         """Refuse: sub-agents live beside a session that a runtime keeps."""

@@ -20,6 +20,8 @@ SENDABLE = frozenset({"text", "image", "file", "data"})  # a call or a stop from
 _OURS = frozenset({"lane", "interrupt", "parts", "part_of", "feedback", "approval", "decision", "call"})
 _OURS |= {"parent", "path", "cut"}
 _OWN_KEYS = "streamagent:"  # how client keys begin that users cannot give
+ASIDE = ("approval", "cancel")  # types of what a user says about a run, which may stand behind its end
+_GOES_ON = ("interrupted", "resumed")  # `cut` of stops behind which the same run goes on
 PARTS_LIMIT = 100  # messages of one prompt, which are stored in one transaction and held in memory together
 
 
@@ -92,6 +94,15 @@ def part_of(message: Message) -> str | None:
     return first if isinstance(first, str) else None
 
 
+def may_go_on(stop: Message) -> bool:
+    """Tell whether the same run may go on behind a final stop.
+
+    It may after an interruption, when the turn is taken anew, and once more with a shorter context.
+    """
+    query = stop.query or {}
+    return query.get("cut") in _GOES_ON or (query.get("error") or {}).get("kind") == "context_overflow"
+
+
 def answer_to(prompt: Message) -> Stage:
     """Make a stage that ends rows which begin with a prompt where that is answered, and the next one comes.
 
@@ -103,13 +114,13 @@ def answer_to(prompt: Message) -> Stage:
         answered = interrupted = False
         async for message in stream:
             query = message.query or {}
-            said = message.role in ("user", "system") and message.type not in ("approval", "cancel")
+            said = message.role in ("user", "system") and message.type not in ASIDE
             another = said and "feedback" not in query and prompt.id not in (message.id, part_of(message))
             if another and (answered or (interrupted and lane_of(message) == "prompt")):
                 return
             yield message
             if message.is_final:
-                interrupted = query.get("cut") == "interrupted"
+                interrupted = query.get("cut") in _GOES_ON
                 answered = answered or not (interrupted or query.get("reason") == "paused")
 
     return stage

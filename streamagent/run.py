@@ -10,16 +10,18 @@ from typing import Any
 from .approvals import refuse_strange
 from .calls import Child, Output
 from .errors import ConfigError
-from .hooks import NextTurn, TurnEnd, lane_of, settled
+from .hooks import lane_of
 from .inbox import Inbox
 from .lineage import Lineage
 from .message import Message, each
-from .pipeline import Chain
+from .pipeline import BareRun
 from .plan import Plan
-from .protocols import Source, Stage, Store, Stream
-from .records import NOTHING, Unfinished
+from .protocols import Stage, Store, Stream
+from .records import NOTHING, CallRecord, Unfinished
+from .resume import Cut
+from .settle import scrub
 from .tasks import RunTasks
-from .turn import Turn, with_system
+from .turn import Turn
 
 _PAUSED = Message.stop("tool_calls")  # what a run that goes on after a pause takes for the last turn's stop
 
@@ -35,7 +37,8 @@ class Run:
     over; `shrunk`, that one is taken once more because its context was too long, and `retry`, that this comes next.
     `begun`, that it is not looking into the inbox now; `pressed` is the id of the message for which it is to be cut, or
     empty, and `interrupted`, when it goes on after that, of the one for which it was. `lineage` is its place among the
-    runs of sub-agents; `starter` starts one. `first` is the sequence of its first row, also before a
+    runs of sub-agents; `starter` starts one. `cut` is the run that goes on with this one after a crash, and `started`
+    what is known of its calls. `first` is the sequence of its first row, also before a
     pause; `context`, what the next turn is given instead of the stored messages.
     """
 
@@ -62,6 +65,8 @@ class Run:
     starter: Callable[[Run, Child], Awaitable[Output]] | None = None
     bounds: list[Stage] = field(default_factory=list)
     decided: dict[str, Message] = field(default_factory=dict)
+    started: Mapping[str, CallRecord] = field(default_factory=dict)
+    cut: Cut | None = None
     left: Unfinished = NOTHING
     resumed: bool = False
     context: Sequence[Message] | None = None
@@ -72,7 +77,9 @@ class Run:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        if self.left.approvals:
+        if self.cut is not None:
+            self._take_up(self.cut)
+        elif self.left.approvals:
             self._go_on(((self.left.last and self.left.last.query) or {}).get("run") or {})
         self.inbox = Inbox(
             store=self.store,
@@ -89,6 +96,46 @@ class Run:
         self.last_turn = before.get("last_turn", self.plan.max_turns)
         self.since = before.get("since")
         self.first = None if self.since is None else self.since + 1
+
+    def _take_up(self, cut: Cut) -> None:
+        """Take over what a run had used up whose process died."""
+        self.number, self.last_turn = cut.turns, cut.granted + self.plan.max_turns
+        self.first, self.since = cut.first, cut.first - 1
+        self.prompt = cut.prompt
+        self.asked = None if cut.asked is None else cut.asked.id
+        self.resumed = True
+
+    def recall(self) -> list[Message]:
+        """Give the calls that nobody ran to their end, or what was decided about them, to pass once more."""
+        if (cut := self.cut) is None:
+            return []
+        self.decided.update((call.id, call) for call in self.left.cut)
+        return [cut.decisions.get(call.id, call) for call in self.left.cut]
+
+    async def begin(self) -> list[Message]:
+        """Admit what it is begun for, or goes on with."""
+        if self.cut is None:
+            return await (self.inbox.first() if self.interrupted is None else self.inbox.steered("all"))
+        prompted = self.cut.asked is not None and lane_of(self.cut.asked) != "steer"
+        return await self.inbox.steered() if prompted else []
+
+    @property
+    def attempts(self) -> int:
+        """How often the next turn was attempted before."""
+        return 0 if self.cut is None or self.turn is not None else self.cut.attempt
+
+    @property
+    def goes_on(self) -> bool:
+        """It has something to do without a prompt, too."""
+        return bool(self.interrupted) or self.cut is not None
+
+    @property
+    def behind(self) -> Unfinished | None:
+        """How the calls stand, when it begins behind a turn."""
+        cut = self.cut
+        if cut is None:
+            return self.left if self.left.approvals else None
+        return None if (cut.due or cut.turn is not None) and not self.left.cut else self.left
 
     @property
     def pause(self) -> Mapping[str, Any]:
@@ -110,6 +157,7 @@ class Run:
         """Make what goes on after an interruption: the same run with new tasks, whose stages begin anew."""
         fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "bounds": [], "again": None, "turn": None}
         fresh |= {"interrupted": self.pressed or "", "pressed": None, "begun": False}
+        fresh |= {"cut": None, "started": {}}
         fresh["since"] = None if self.first is None else self.first - 1
         return replace(self, tasks=tasks, left=NOTHING, **fresh)
 
@@ -136,12 +184,14 @@ class Run:
             return {"usage": {"total_tokens": 0}}
         return {"model": self.turn.model, "usage": self.cut_usage}
 
-    async def decide(self, left: Unfinished) -> list[Message]:
+    async def decide(self, left: Unfinished | None) -> list[Message]:
         """Admit what was decided about calls that wait.
 
         Raises:
             ConfigError: They are of tools that this agent does not have; the decisions go on waiting.
         """
+        if left is None:
+            return []
         refuse_strange(left.approvals, self.plan.pipeline.runs)
         decisions = await self.inbox.decided() if left.approvals else []
         about = {(decision.query or {}).get("call") for decision in decisions}
@@ -149,152 +199,23 @@ class Run:
         self.resumed |= bool(decisions)
         return decisions
 
-    async def open(self) -> Chain:
-        """Build the chain: the head, the limits of the runs above, then the reply stages."""
-        chain = Chain(turns(self))
-        await chain.extend([*self.lineage.bounds, *self.plan.pipeline.reply], self)
-        return chain
-
     def source(self) -> Stream:
         """Give what the next turn is about: the stored messages, or once what `prepare_next_turn` has given."""
         given, self.context = self.context, None
         return self.store.read(self.session) if given is None else each(given)
+
+    async def start_call(self, call: str) -> int:
+        """Commit that a call's tool is about to run."""
+        return await self.store.start_call(self.session, call, fence=self.fence)
+
+    async def finish_call(self, call: str, result: Message) -> None:
+        """Commit what came of a call, as it would pass the stages before the store."""
+        bare = BareRun(self.tasks, self.session, opened=(self.store, self.fence))
+        outcome = (await scrub({call: result}, self.plan.pipeline.inner, bare))[call]
+        await self.store.finish_call(self.session, call, outcome, fence=self.fence)
 
     async def start_child(self, child: Child) -> Output:
         """Let a sub-agent answer; see `ToolContext.start`."""
         if self.starter is None:
             raise ConfigError(f"call {child.call} wants a sub-agent, and this run has no runtime")
         return await self.starter(self, child)
-
-
-async def turns(run: Run) -> Stream:
-    """Admit the prompt that waits longest, and take model turns until it has its final answer.
-
-    Steering messages are admitted after each turn, and follow-ups when nothing else is left: the same run answers them.
-    When the last run paused, this one begins with what was decided since.
-
-    Yields:
-        The prompts, and what the model says; a `stop` with reason `turn_limit` when one took more turns than the plan
-        allows, with reason `stopped` when `should_stop_after_turn` said so, with reason `paused` when calls wait for an
-        approval.
-    """
-    left: Unfinished | None = run.left if run.left.approvals else None
-    admitted = [] if left else await _first(run)
-    if not (admitted or left or run.interrupted):
-        return
-    while True:
-        run.take(admitted)
-        run.begun = True
-        for prompt in admitted:
-            yield prompt
-        if left is None:
-            turn = run.turn = Turn(run.plan.model.name)
-            chain = Chain(run.source())
-            try:
-                async for message in await _answer(run, chain, turn):
-                    yield message
-            finally:
-                await chain.aclose()
-            left = await _left(run, turn)
-        while left is not None and (decisions := await run.decide(left)):
-            for decision in decisions:
-                yield decision
-            left = await run.store.unfinished(run.session)
-        run.begun = False
-        border = await _border(run, left)
-        if isinstance(border, Message):
-            yield border
-        if not isinstance(border, list):
-            return
-        admitted, left = await run.hurried(border), None
-
-
-async def _first(run: Run) -> list[Message]:
-    """Admit what a run is begun for, or goes on with after an interruption."""
-    return await (run.inbox.first() if run.interrupted is None else run.inbox.steered("all"))
-
-
-_QUEUES_LEFT = ("error", "tool_calls")  # reasons after which what waits goes on waiting: a failure, calls nobody ran
-
-
-async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message | None:
-    """Decide between two turns what comes next.
-
-    Args:
-        run: The run.
-        left: How the last turn's calls stand, if it made some.
-
-    Returns:
-        What was admitted, when there is another turn; `None`, or a last `stop`, when there is none.
-    """
-    end = TurnEnd(session=run.session, number=run.number + run.retry, stop=run.stop)
-    hook = run.plan.hooks.should_stop_after_turn
-    if hook is not None and run.turn is not None and await settled(hook(end)):
-        closing = left is not None and left.calls  # of a run that leaves calls, their closing has the last word
-        return None if end.stop.is_final or closing else Message.stop("stopped", turn=end.number)
-    if left is not None and left.approvals:
-        waiting = [request.id for request in left.approvals]
-        new = run.turn is not None or run.resumed
-        return Message.stop("paused", approvals=waiting, run=run.pause) if new else None
-    goes_on = run.retry or run.again is not None or _has_results(run, left)
-    over = run.number >= run.last_turn
-    if over and goes_on:
-        return Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
-    admitted: list[Message] = []
-    if goes_on or (end.stop.query or {}).get("reason") not in _QUEUES_LEFT:
-        steered = [] if over else await run.inbox.steered()
-        admitted = steered or ([] if goes_on else await run.inbox.followed_up())
-    if not (goes_on or admitted):
-        return None
-    await _prepare(run, end)
-    again, run.again = run.again, None
-    return admitted if again is None else [again, *admitted]
-
-
-async def _prepare(run: Run, end: TurnEnd) -> None:
-    """Let `prepare_next_turn` change what the rest of the run uses."""
-    hook = run.plan.hooks.prepare_next_turn
-    wanted = await settled(hook(end)) if hook is not None else None
-    if wanted is not None:
-        if not isinstance(wanted, NextTurn):
-            raise ConfigError(f"prepare_next_turn returns a NextTurn or None, not {wanted!r:.80}")
-        named: dict[str, Any] = {"model": wanted.model, "settings": wanted.settings, "system": wanted.system}
-        run.plan = replace(run.plan, **{name: value for name, value in named.items() if value is not None})
-        run.context = wanted.context
-
-
-def _shrinks(run: Run, turn: Turn) -> bool:
-    """Tell whether a turn is taken once more: its context was too long, and a stage will read that in its stored stop.
-
-    The second time is final (F04).
-    """
-    first, run.shrunk = not run.shrunk, run.shrunk or turn.overflowed
-    return first and turn.overflowed and run.plan.pipeline.has("shrink", "persist")
-
-
-async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
-    """Link the stored rows, the context stages and the model."""
-    plan, settings = run.plan, run.plan.settings
-    if run.plan.hooks.get_api_key is not None:
-        key = await settled(run.plan.hooks.get_api_key(plan.model.name.partition("/")[0]))
-        settings = replace(settings, extra={**settings.extra, **({"api_key": key} if key else {})})
-    await chain.extend([with_system(plan.system), *plan.pipeline.context, turn.counted()], run)
-    answer = plan.model.stream(chain.tail, tools=plan.tools, settings=settings, deadline=run.deadline)
-    chain.append(answer)
-    chain.append(turn.follow(answer))
-    return chain.tail
-
-
-async def _left(run: Run, turn: Turn) -> Unfinished | None:
-    """Take note of a turn that is over, and look how its calls stand, if it made some."""
-    run.stop = turn.stop or run.stop
-    run.retry = _shrinks(run, turn)
-    run.number += not run.retry
-    made = (run.stop.query or {}).get("reason") == "tool_calls"
-    return await run.store.unfinished(run.session) if made else None
-
-
-def _has_results(run: Run, left: Unfinished | None) -> bool:
-    """Tell whether the turn's calls have their results, so that the model can go on."""
-    # Without `persist` the last row is still the prompt, and the model would be asked the same again.
-    return left is not None and not left.calls and left.last is not None and left.last.id != run.asked

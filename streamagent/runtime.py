@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Self
 
 from anyio import AsyncContextManagerMixin, CancelScope, create_task_group, move_on_after
@@ -12,8 +13,9 @@ from anyio.abc import TaskGroup
 from .calls import Child, Output
 from .driver import RunReply
 from .duplex import Duplex
-from .errors import ConfigError, SessionBusy
+from .errors import ConfigError, SessionBusy, StoreError
 from .lineage import ID_LIMIT
+from .owners import is_gone, new_owner
 from .pipeline import BareRun, raise_single
 from .plan import Plan
 from .protocols import Store
@@ -21,6 +23,11 @@ from .run import Run
 from .session import Session
 from .subagents import run_child
 from .watch import CANCEL_TIMEOUT, POLL, Watch, cancel_elsewhere, cancel_message, check_seconds
+
+logger = logging.getLogger("streamagent")
+
+LEASE = 15.0  # seconds: long against a pause of the interpreter, short against a user's patience
+RELEASE_TIMEOUT = 5.0  # seconds
 
 
 class Runtime(AsyncContextManagerMixin):
@@ -30,17 +37,23 @@ class Runtime(AsyncContextManagerMixin):
         store: Where the sessions live; it is opened and closed with the runtime.
         poll: How often the store is asked whether another process has cancelled a run of this one, or decided about a
             call for which a session waits that is served here, in seconds.
+        lease: After which silence of this process another one may go on with its runs, in seconds; it says that it is
+            alive three times as often. A process that ends leaves its runs to others at once.
 
     Raises:
-        ConfigError: `store` is not a store, or `poll` no time.
+        ConfigError: `store` is not a store, or `poll` or `lease` no time.
     """
 
-    def __init__(self, *, store: Store, poll: float = POLL) -> None:
+    def __init__(self, *, store: Store, poll: float = POLL, lease: float = LEASE) -> None:
         if not hasattr(store, "write_soon"):
             raise ConfigError(f"Runtime takes a store, such as SqliteStore('shop.db'), not {store!r:.80}")
         check_seconds("Runtime(poll=…)", poll)
+        check_seconds("Runtime(lease=…)", lease)
         self.store = store
-        self._poll = poll
+        self.owner = new_owner(lease)
+        self.unreleased: dict[str, int] = {}  # fences of sessions that could not be released: as many as ended just now
+        self.poll = poll
+        self._leased = False
         self._watch: Watch | None = None
         self.active: dict[str, RunReply] = {}
         self.served: dict[str, list[Duplex]] = {}
@@ -66,6 +79,7 @@ class Runtime(AsyncContextManagerMixin):
                 finally:
                     with CancelScope(shield=True):  # bounded: closing a run is
                         await self._close_runs()
+                        await self._leave()
                     self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise_single(group)
@@ -131,7 +145,7 @@ class Runtime(AsyncContextManagerMixin):
         reply = self.active.get(session)
         with move_on_after(timeout):
             if reply is None:
-                await cancel_elsewhere(self.store, session, message, poll=self._poll)
+                await cancel_elsewhere(self.store, session, message, poll=self.poll)
                 self.wake(session)  # what waited behind a pause goes on
                 return True
             await reply.cancel(message)
@@ -154,12 +168,53 @@ class Runtime(AsyncContextManagerMixin):
             raise SessionBusy(f"session {session!r} has an active run in this process; wait for it or cancel it")
         self._look()
 
-    def release(self, session: str, reply: RunReply) -> None:
-        """Take a reply back that has ended."""
-        if self.active.get(session) is reply:
+    async def acquire(self, session: str) -> int:
+        """Take a session for this process, also from one of this machine that has ended; return the fence.
+
+        Raises:
+            SessionBusy: Another process has it.
+        """
+        self._leased = True
+        try:
+            return await self.store.acquire(session, owner=self.owner)
+        except SessionBusy as error:
+            if error.owner is None or not is_gone(error.owner):
+                raise
+            await self.store.retire(error.owner)
+        return await self.store.acquire(session, owner=self.owner)
+
+    async def release(self, session: str, reply: RunReply, *, fence: int | None) -> None:
+        """Take a reply back that has ended, and let others have its session."""
+        if self.active.get(session) is not reply:
+            return
+        try:
+            if fence is not None:
+                self.unreleased[session] = fence
+                await self.give_back()
+        finally:
             del self.active[session]
             for duplex in self.served.get(session, ()):
                 duplex.unblock()
+
+    async def give_back(self) -> None:
+        """Release the sessions whose runs are over; what fails of it is tried again by the watch."""
+        for session, fence in tuple(self.unreleased.items()):
+            with move_on_after(RELEASE_TIMEOUT) as scope:
+                try:
+                    await self.store.release(session, fence=fence)
+                except StoreError:
+                    logger.debug("session %s could not be released yet", session, exc_info=True)
+                    return
+            if scope.cancelled_caught:
+                return
+            if self.unreleased.get(session) == fence:
+                del self.unreleased[session]
+
+    async def _leave(self) -> None:
+        """Say that this process has nothing more; whatever it still holds others may have at once."""
+        if self._leased:
+            with move_on_after(RELEASE_TIMEOUT), suppress(StoreError):  # without it they wait for the lease's end
+                await self.store.retire(self.owner.id)
 
     def serve(self, session: str, duplex: Duplex) -> None:
         """Take note of what answers a session's inbox."""
@@ -179,7 +234,7 @@ class Runtime(AsyncContextManagerMixin):
             each.wake()
 
     def _look(self) -> None:
-        self._watch = self._watch or Watch(self, self._poll)
+        self._watch = self._watch or Watch(self, self.poll)
         self._watch.wake()
 
     async def start_child(self, run: Run, child: Child) -> Output:

@@ -19,7 +19,7 @@ logger = logging.getLogger("streamagent")
 
 SCRUB_TIMEOUT = 1.0  # seconds for the results of a run that was cut to pass its stages
 WITHHELD = "Finished, but its result was not stored: it did not pass the pipeline when the run was cut."
-Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "interrupted", "superseded"]
+Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "interrupted", "poison", "superseded"]
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",
@@ -29,6 +29,7 @@ _CALL_TEXTS: dict[Cause, str] = {
     "error": "Stopped: the run failed before this call finished.",
     "forked": "Not known here: this session was forked before the call's result.",
     "interrupted": "Interrupted by the user before it finished.",
+    "poison": "Interrupted: the process ended before this call finished. Its outcome is unknown.",
     "superseded": "Not executed: the conversation went on before anybody approved this call.",
 }
 
@@ -53,10 +54,20 @@ _STOPS: dict[Cause, dict[str, Any]] = {
         },
     },
     "interrupted": {"reason": "aborted", "cut": "interrupted"},
+    "poison": {
+        "reason": "error",
+        "error": {
+            "kind": "poison",
+            "message": "the process ended each time this run was tried; it is given up, the session goes on",
+            "retryable": False,
+        },
+    },
     "superseded": {"reason": "superseded"},
 }
 
 
+_AFTER_DEATH = ("crashed", "poison")
+_NEVER_BEGUN = "Not executed: the process ended before this call began."
 ENDED_WELL = frozenset({"stop"})  # after which nothing that was cut may stand
 
 Scrub = Callable[[Mapping[str, Message]], Awaitable[Mapping[str, Message]]]
@@ -111,7 +122,10 @@ async def settle(  # noqa: PLR0913 - all by keyword
     ended = cause == "superseded" or sent or by  # no call waits for an approval any more
     if left.at_rest and not (left.approvals and ended):
         return []
-    rows = closings(left, "forked" if left.forked else cause, await _outcomes(left, known), known.said)
+    outcomes = await _outcomes(left, known)
+    if cause in _AFTER_DEATH and not left.forked:
+        outcomes = await _on_record(store, session, left, cause)
+    rows = closings(left, "forked" if left.forked else cause, outcomes, known.said)
     ids = [row.id for row in sent]
     if sent:  # from other processes
         sent = await store.admit(session, fence=fence, limit=len(ids), ids=ids)
@@ -128,6 +142,15 @@ async def _outcomes(left: Unfinished, known: Known) -> Mapping[str, Message]:
     calls = (*left.calls, *left.open)
     outcomes: Mapping[str, Message] = {call.id: known.outcomes[call.id] for call in calls if call.id in known.outcomes}
     return await known.scrub(outcomes) if outcomes and known.scrub is not None else outcomes
+
+
+async def _on_record(store: Store, session: str, left: Unfinished, cause: Cause) -> Mapping[str, Message]:
+    """Return what the ledger knows of calls whose process died: their results, and that some never began."""
+    known = {record.call: record.outcome for record in await store.calls(session)}
+    begun = {call: outcome for call, outcome in known.items() if outcome is not None}
+    calls = [call for call in (*left.cut, *left.open) if call.type == "tool_call" and call.id not in known]
+    never = close_all((), calls, {}, cause=cause, text=_NEVER_BEGUN)
+    return begun | {call.id: result for call, result in zip(calls, never, strict=True)}
 
 
 def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], said: Mapping[str, Any]) -> list[Message]:

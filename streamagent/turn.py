@@ -21,6 +21,7 @@ class Turn:
         asked: How much it was given, in tokens as `compact` estimates them; tools are not counted.
         said: How much it said, in characters.
         silent: It said nothing.
+        attempt: The last attempt that a crash has cut; what the model says now supersedes it.
         stop: Its end, as the model told it.
     """
 
@@ -28,6 +29,7 @@ class Turn:
     asked: float = 0.0
     said: int = 0
     silent: bool = True
+    attempt: int = 0
     stop: Message | None = None
 
     def counted(self) -> Stage:
@@ -47,6 +49,8 @@ class Turn:
         else:
             self.silent = False
             self.said += len(message.content)
+        if self.attempt:
+            message = replace(message, attempt=self.attempt + message.attempt)
         # Sequences are the store's to give: a message that had one would pass for stored.
         return message if message.sequence is None else replace(message, sequence=None)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from anyio import Event, current_time, sleep
 
-from .errors import ConfigError, StoreError
+from .errors import ConfigError, LeaseLost, StoreError
 from .message import Message, clean_text
+from .prompts import may_go_on
 from .protocols import Store
 from .settle import settle
 
@@ -40,10 +41,11 @@ class Watch:
 
     def __init__(self, runtime: Runtime, poll: float) -> None:
         self._runtime = runtime
-        self._poll = poll
+        self._poll = min(poll, runtime.owner.ttl / 3)
         self._wanted = Event()
         self._blind = False
         self._looks: dict[str, int] = {}
+        self._beat = -math.inf
         runtime.tasks.start_soon(self._serve, name="streamagent watch")
 
     def wake(self) -> None:
@@ -53,10 +55,34 @@ class Watch:
     async def _serve(self) -> None:
         while True:
             await self._wanted.wait()
-            while self._runtime.active or self._runtime.served:
+            while self._runtime.active or self._runtime.served or self._runtime.unreleased:
                 await sleep(self._poll)
+                await self._live()
                 await self._look()
             self._wanted = Event()
+
+    async def _live(self) -> None:
+        """Say that this process is alive, and hear if it was taken for dead."""
+        runtime, now = self._runtime, current_time()
+        if now < self._beat + runtime.owner.ttl / 3:
+            return
+        late = now >= self._beat + runtime.owner.ttl
+        try:
+            await runtime.store.heartbeat(runtime.owner)
+            self._beat = now
+            for session, reply in tuple(runtime.active.items()) if late else ():
+                await self._check(session, reply)
+            await runtime.give_back()
+        except StoreError:
+            logger.exception("cannot say that this process is alive; others may take its runs over")
+
+    async def _check(self, session: str, reply: RunReply) -> None:
+        """End a run at once that another process has taken over meanwhile."""
+        if (run := reply.running) is not None:
+            try:
+                await self._runtime.store.write(session, (), fence=run.fence)
+            except LeaseLost as error:
+                reply.fail(error)
 
     async def _look(self) -> None:
         runs = {session: run for session, reply in self._runtime.active.items() if (run := reply.running)}
@@ -134,13 +160,7 @@ async def cancel_elsewhere(store: Store, session: str, message: Message, *, poll
 async def _has_ended(store: Store, session: str, since: int) -> bool:
     """Tell whether the run that was active after row `since` has ended; the next one may be active."""
     async with aclosing(store.read(session, after=since)) as rows:
-        return any([row.is_final and not _may_go_on(row) async for row in rows])
-
-
-def _may_go_on(stop: Message) -> bool:
-    """Tell whether the same run may go on behind it: after an interruption, or once more with a shorter context."""
-    query = stop.query or {}
-    return query.get("cut") == "interrupted" or (query.get("error") or {}).get("kind") == "context_overflow"
+        return any([row.is_final and not may_go_on(row) async for row in rows])
 
 
 def check_seconds(name: str, value: float) -> None:

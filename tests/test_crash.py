@@ -50,18 +50,20 @@ async def test_a_text_is_marked_and_kept_as_it_was_shown(tmp_path):
     assert [m.content for m in context if m.type == "text"] == ["Go.", "half an answer ", "And now?"]
 
 
-async def test_a_call_that_was_stored_and_perhaps_ran_is_closed_as_unknown(tmp_path):
-    await anyio.to_thread.run_sync(kill_when, tmp_path / "s.db", "arguments", "running")
+async def test_a_call_of_an_answer_that_was_not_complete_was_not_executed(tmp_path):
+    await anyio.to_thread.run_sync(kill_when, tmp_path / "s.db", "arguments", "text so ")
     stored, _ = await next_prompt(tmp_path / "s.db")
     [result] = [m for m in stored if m.type == "tool_result"]
     assert result.query["is_error"]
-    assert "outcome is unknown" in result.content
+    assert result.content == "Not executed: the process ended before this call began."
 
 
 async def test_calls_that_were_running_are_closed_in_their_order(tmp_path):
     await anyio.to_thread.run_sync(kill_when, tmp_path / "s.db", "tool", "running", 2)
     stored, context = await next_prompt(tmp_path / "s.db")
-    assert [m.query["id"] for m in stored if m.type == "tool_result"] == ["c1", "c2"]
+    results = [m for m in stored if m.type == "tool_result"]
+    assert [m.query["id"] for m in results] == ["c1", "c2"]
+    assert all("outcome is unknown" in m.content for m in results)
     kinds = [m.type for m in context if m.type != "stop"]
     assert kinds == ["text", "tool_call", "tool_call", "tool_result", "tool_result", "text"]
 

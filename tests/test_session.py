@@ -294,6 +294,7 @@ async def taken_over(store):
         reply = session.ask("One?")
         while (await anext(reply)).content != "half":
             pass
+        await store.retire(one.owner.id)  # it is taken for dead
         yield reply, session, second
 
 
@@ -309,9 +310,25 @@ async def test_who_reads_a_run_that_another_process_has_ended_hears_of_it_and_no
 
 async def test_a_new_question_does_not_fail_because_of_a_run_that_another_process_took_over():
     async with taken_over(MemoryStore()) as (_, session, second):
-        await anext(second.ask("Two?"))
+        await second.ask("Two?")
         assert (await session.ask("Three?")).text == "done"
-        await second.aclose()
+
+
+async def test_what_another_process_runs_cannot_be_asked_at_the_same_time():
+    store = MemoryStore()
+    async with (
+        Runtime(store=store) as one,
+        Runtime(store=store) as two,
+        agent_of(answer("done"), answer("and more")).session("s", runtime=one) as session,
+        agent_of(answer("two")).session("s", runtime=two) as second,
+    ):
+        reply = session.ask("One?")
+        await anext(reply)
+        with pytest.raises(SessionBusy, match="is held by"):
+            await second.ask("Two?")
+        assert await store.inbox("s") == []
+        await reply
+        assert (await second.ask("Two?")).text == "two"
 
 
 async def test_duplex_answers_what_is_sent_in_order():
@@ -471,6 +488,7 @@ async def test_a_crashed_run_is_settled_before_the_next_prompt():
         [*text("half")[:1], lost, Message(type="tool_call", query={"tool": "x", "id": "c2"}, more=True)],
         fence=fence,
     )
+    await store.start_call("s", lost.id, fence=fence)
     agent = agent_of(answer("whole"), store=store)
     async with agent.session("s") as session:
         result = await session.ask("Next.")
@@ -479,6 +497,7 @@ async def test_a_crashed_run_is_settled_before_the_next_prompt():
     assert stored[1].query == {"cut": "crashed"}
     assert "outcome is unknown" in stored[4].content
     assert stored[3].query["invalid"] == "truncated"
+    assert stored[5].content == "Not executed: the process ended before this call began."
     assert stored[6].query["error"]["kind"] == "interrupted"
     assert stored[7].content == "Next."
 
@@ -750,7 +769,7 @@ async def test_only_whole_messages_of_users_and_systems_can_be_sent(wrong):
             await session.send(Message(**wrong))
 
 
-async def test_a_prompt_whose_answer_crashed_is_shown_settled_when_asked_again():
+async def test_a_prompt_whose_answer_crashed_is_answered_to_its_end_when_asked_again():
     store = MemoryStore()
     fence = await store.acquire("s")
     await store.enqueue("s", Message.user("Go."), client_key="k")
@@ -758,8 +777,15 @@ async def test_a_prompt_whose_answer_crashed_is_shown_settled_when_asked_again()
     await store.write("s", text("half")[:1], fence=fence)
     async with agent_of(answer("x"), store=store).session("s") as session:
         result = await session.ask("Go.", client_key="k")
-    assert (result.text, result.reason) == ("half", "aborted")
-    await check_rows(store)
+    assert (result.text, result.reason) == ("x", "stop")
+    stored = await check_rows(store)
+    assert [(m.type, m.content, m.attempt) for m in stored[1:]] == [
+        ("text", "half", 1),
+        ("stop", "", 1),
+        ("text", "x", 2),
+        ("stop", "", 2),
+    ]
+    assert [m.query["reason"] for m in result if m.type == "stop"] == ["aborted", "stop"]
 
 
 async def test_a_prompt_that_was_accepted_but_never_admitted_is_answered_when_asked_again():

@@ -55,6 +55,8 @@ class Pairing:
 
     def _answer(self, result: Message) -> None:
         """Pair by the call's message id; a result without one answers the nearest open call with its provider id."""
+        if _query(result, "cut") == "resumed":  # of an attempt that another one supersedes
+            return
         call = _query(result, "call")
         asked = self._asked.get(_query(result, "id"), [])
         while not call and asked:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from streamagent.calls import Child, Output
 from streamagent.message import Message
+from streamagent.records import CallRecord
 
 from .store import Store
 from .streams import Source, Stream
@@ -32,8 +33,11 @@ class RunContext(Protocol):
         cut_usage: Tokens of the answer that is under way, for a stage that ends it: an estimate; `None` between turns.
         again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
         bounds: Stages that a stage wants to stand first in the runs of sub-agents, too: limits that they share.
-        decided: Calls that waited for an approval, by their message id: the decisions about them pass by next.
-        since: Of a run that goes on after a pause or an interruption: its rows so far are those after this sequence.
+        decided: Calls that were made before, by their message id: they pass by next, or the decisions for which they
+            waited.
+        started: What is known of the calls that a run began whose process died, by their message id.
+        since: Of a run that goes on after a pause, an interruption or a crash: its rows so far are those after this
+            sequence.
     """
 
     session: str
@@ -42,6 +46,7 @@ class RunContext(Protocol):
     again: Message | None
     bounds: list[Stage]
     decided: dict[str, Message]
+    started: Mapping[str, CallRecord]
     since: int | None
 
     @property
@@ -66,6 +71,14 @@ class RunContext(Protocol):
     @property
     def fence(self) -> int:
         """What the run's writes must carry."""
+        ...
+
+    async def start_call(self, call: str) -> int:
+        """Commit that a call's tool is about to run; return which attempt that is, from 1."""
+        ...
+
+    async def finish_call(self, call: str, result: Message) -> None:
+        """Commit what came of a call, before its result passes the stages."""
         ...
 
     async def start_child(self, child: Child) -> Output:

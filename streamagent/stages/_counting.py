@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamagent.message import Message
@@ -26,9 +26,21 @@ def begins_turn(message: Message) -> bool:
 
 async def earlier(run: RunContext) -> Stream:
     """Give the rows of a run that goes on after a pause or an interruption, so that its limits hold."""
-    if run.since is not None:
-        async for row in run.store.read(run.session, after=run.since):
-            yield row
+    if run.since is None:
+        return
+    turn: list[Message] = []  # without content: a turn has a few rows
+    async for row in run.store.read(run.session, after=run.since):
+        if row.role == "assistant" and row.type != "stop":
+            turn.append(replace(row, content=""))
+            continue
+        if (row.query or {}).get("cut") != "resumed":  # else another attempt supersedes it
+            for said in turn:
+                yield said
+        if row.type == "stop" or (row.query or {}).get("cut") != "resumed":
+            turn.clear()
+        yield row
+    for said in turn:
+        yield said
 
 
 def limit_stop(reason: str, limit: Mapping[str, Any], last: Message | None = None, **more: Any) -> Message:
@@ -62,8 +74,12 @@ class Counts:
 
     def passes(self, message: Message) -> bool:
         """Count a message that opens; once one was refused, only what is open is completed."""
-        if message.path:  # a sub-agent's
+        if message.path or message.sequence is not None:  # a sub-agent's, or of before: it was counted
             return True
+        return self.counts(message)
+
+    def counts(self, message: Message) -> bool:
+        """Count a message that opens, or a row of before."""
         if self.refused and message.id not in self.open:
             return False
         name = counted_as(message.type) if message.role == "assistant" else None

@@ -32,7 +32,7 @@ from streamagent.calls import (
 )
 from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
-from streamagent.hooks import lane_of, said_by
+from streamagent.hooks import lane_of, said_by, settled
 from streamagent.message import Message, clean_text
 
 from ._approval import Asked, Gate, copied, prepared
@@ -41,6 +41,8 @@ from ._speech import Speech
 BLOCKED = "Tool execution was blocked"
 
 SKIPPED = Output("Skipped: the user said something new.", is_error=True)
+
+UNKNOWN = Output("Interrupted: the process ended before this call finished. Its outcome is unknown.", is_error=True)
 
 UNSEEN = Output("It was executed, but the run was cut before its output had passed all checks.", is_error=True)
 
@@ -123,6 +125,7 @@ class Execution:
                     return
                 self.terminate = output.terminate
                 result = self._keep(output)
+                await self._run.finish_call(self.call.id, result)
                 self._border.set()
                 await self._speech.announce("end", output.content, is_error=output.is_error)
                 await self._speech.send(result)
@@ -140,7 +143,8 @@ class Execution:
     async def _output(self) -> Output | Message:
         """Run the call if it may; else say why not, or ask for an approval."""
         try:
-            verdict = self._gate.rejection(self._decision) or await self._skip() or await self._judge()
+            known = await self._recall() or self._gate.rejection(self._decision) or await self._skip()
+            verdict = known or await self._judge()
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             verdict = _failure(error)
         if isinstance(verdict, Message):
@@ -152,14 +156,36 @@ class Execution:
             return skipped
         if not self._sequential:
             self.passed.set()
-        output = await self._call(verdict.tool, verdict.call)
+        attempt = await self._run.start_call(self.call.id)
+        call = replace(verdict.call, context=replace(verdict.call.context, attempt=attempt))
+        output = await self._call(verdict.tool, call)
         if self._options.after is None:
             return output
         try:
-            given = await said_by(self._options.after(verdict.call, output), Output, "after_tool_call")
+            given = await said_by(self._options.after(call, output), Output, "after_tool_call")
             return output if given is None else render(given)
         except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
             return _failure(error)
+
+    async def _recall(self) -> Output | Message | None:
+        """Look at what a process that died has done of the call; `None` to run it, perhaps again."""
+        record = self._run.started.get(self.call.id)
+        if record is None:
+            return None
+        if record.outcome is not None:
+            self._run.outcomes[self.call.id] = record.outcome
+            return record.outcome
+        query = self.call.query or {}
+        tool = self._tool(query)
+        if getattr(tool, "retry_safe", False):
+            return None
+        reconcile = getattr(tool, "reconcile", None)
+        if reconcile is None:
+            return UNKNOWN
+        args = await prepared(tool, ((self._decision and self._decision.query) or query).get("args") or {})
+        context = self._context(query)
+        found = await settled(reconcile(ToolCall(id=self.call.id, tool=tool.spec.name, args=args, context=context)))
+        return UNKNOWN if found is None else render(found)
 
     async def _skip(self) -> Output | None:
         """Skip the call when the user has said something new, and the option is to see that before a call begins."""
@@ -212,6 +238,7 @@ class Execution:
             session=self._run.session,
             call_id=query.get("id", self.call.id),
             idempotency_key=f"{self._run.session}:{self.call.id}",
+            fence=self._run.fence,
             deadline=self._run.deadline,
             platform=self._options.platform,
             report=self._speech.report,

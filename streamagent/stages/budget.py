@@ -138,7 +138,7 @@ class _Account:
     def count(self, row: Message) -> None:
         """Count a row of the run before it was paused or interrupted."""
         if row.role == "assistant" and not row.more:
-            self._counts.passes(row)
+            self._counts.counts(row)
             self._spent.used += usage_of("stop", row.query) if row.type == "stop" else Usage()
 
     def used_up(self) -> str | None:

@@ -39,7 +39,7 @@ def rate_limit(
         counts = Counts(limits, await _stored(run) if scope == "session" else {})
         if scope == "run":
             async for row in earlier(run):
-                counts.passes(row)
+                counts.counts(row)
         async for message in stream:
             if counts.passes(message):
                 yield message

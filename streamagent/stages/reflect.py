@@ -142,7 +142,7 @@ class _Panel:
             return {}
         own = {message.id for message in turn.said}
         rows = [row async for row in run.store.read(run.session) if row.id not in own]
-        stored = [row for row in fold(rows) if (row.query or {}).get("cut") != "superseded"]
+        stored = [row for row in fold(rows) if (row.query or {}).get("cut") not in ("superseded", "resumed")]
         told = {"passed": True, "pass_mark": self.pass_mark, "round": turn.round, "reviews": []}
         try:
             await self._ask([*stored, *fold(turn.said)], told)

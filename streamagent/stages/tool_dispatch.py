@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import dropwhile
 from typing import Any
 
 from anyio import Event, create_memory_object_stream
@@ -36,12 +37,16 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
     announce: bool = False,
     steer_at: SteerAt = "after_batch",
 ) -> Stage:
-    """Run tool calls in the run's tasks, each when everything downstream has dealt with the call.
+    """Run tool calls in the run's tasks, when everything downstream has dealt with the answer that makes them.
 
-    With `persist` downstream a call is therefore stored before it runs. The results follow the turn's `stop`, in call
-    order; when the turn does not go on (a limit, a truncated answer) they come before it. A call that must not run
-    (unknown tool, unreadable arguments, a truncated answer) and one that fails get an error result that tells the
-    model why. When every result of a batch asks to terminate, a `stop` with reason `terminate` ends the run.
+    With `persist` downstream the answer is therefore stored before a call of it runs, and a crash in the middle of an
+    answer leaves nothing that was done for it. Calls at its beginning whose tools are `retry_safe` start before, each
+    when it is complete. That a tool is about to run is committed first, and what came of it after.
+
+    The results follow the turn's `stop`, in call order; when the turn does not go on (a limit, a truncated answer) they
+    come before it. A call that must not run (unknown tool, unreadable arguments, a truncated answer) and one that fails
+    get an error result that tells the model why. When every result of a batch asks to terminate, a `stop` with reason
+    `terminate` ends the run.
 
     For a call that needs an approval the request, a message of type `approval`, is yielded instead. When the decision
     passes by, in this run or a later one, the call is run, or gets the rejection as its result.
@@ -79,6 +84,7 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
         return _dispatched(stream, run, tools)
 
     vars(stage)["runs"] = frozenset(tools.tools)
+    vars(stage)["repeats"] = frozenset(name for name, tool in tools.tools.items() if _is_repeatable(tool))
     return mark(stage, "dispatch")
 
 
@@ -136,16 +142,19 @@ class _Batch:
         self._border = Event()
         self._early: dict[str, Message] = {}
         self._votes: list[bool] = []
+        self._recalled = False
         self.terminated = False
 
     def complete(self, message: Message) -> bool:
-        """Tell whether a message is the batch's last: the turn's `stop`, or the last decision about waiting calls."""
-        return message.type == "stop" or (message.type == "approval" and not self._run.decided)
+        """Tell whether a message is the batch's last: the turn's `stop`, or the last of the calls made before."""
+        return message.type == "stop" or (self._recalled and not self._run.decided)
 
     def take(self, message: Message) -> None:
-        """Start a call that is complete; hold it until the batch is, while a tool may make that sequential."""
-        if message.type == "approval" and (call := self._run.decided.pop((message.query or {}).get("call", ""), None)):
-            self._held.append((call, message))
+        """Start a call that may begin early; hold what follows the first that may not, until the batch is complete."""
+        asked = (message.query or {}).get("call", "") if message.type == "approval" else message.id
+        if call := self._run.decided.pop(asked, None):
+            self._recalled = True
+            self._held.append((call, message if message.type == "approval" else None))
             self._votes.append(False)  # what the rest of its batch asked for is not known any more
             return
         if message.type == "tool_call" and message.role == "assistant":
@@ -154,10 +163,20 @@ class _Batch:
                 self._opened[message.id] = content
             else:
                 self._held.append((replace(message, content=content), None))
-        if message.type == "stop" or not any(map(_is_sequential, self._options.tools.values())):
+        if message.type == "stop":
             self._start()
+        elif not any(map(_is_sequential, self._options.tools.values())):
+            self._start(early=True)
 
-    def _start(self) -> None:
+    def _may_begin(self, call: Message) -> bool:
+        """Tell whether a call may run before its answer is complete, and perhaps for one that is taken anew."""
+        tool = self._options.tools.get((call.query or {}).get("tool", ""))
+        return tool is not None and _is_repeatable(tool) and getattr(tool, "requires_approval", False) is False
+
+    def _start(self, *, early: bool = False) -> None:
+        """Start the calls that are held, or those in front that may begin early."""
+        waiting = [] if not early else list(dropwhile(lambda held: self._may_begin(held[0]), self._held))
+        self._held = self._held[: len(self._held) - len(waiting)]
         names = [(call.query or {}).get("tool", "") for call, _ in self._held]
         asked = [self._options.tools[name] for name in names if name in self._options.tools]
         sequential = self._options.sequential or any(map(_is_sequential, asked))
@@ -174,7 +193,7 @@ class _Batch:
             )
             self._executions.append(self._last)
             self._run.tasks.start_soon(self._last.execute)
-        self._held = []
+        self._held = waiting
 
     async def next_answer(self, *, pausing: bool = True) -> Message | None:
         """Wait for what the tools say next; the results, which close the calls, come in call order.
@@ -202,7 +221,7 @@ class _Batch:
                 return message
             self._early[_call_of(message)] = message
         self.terminated = bool(self._votes) and all(self._votes)
-        self._votes, self._last, self._border = [], None, Event()
+        self._votes, self._last, self._border, self._recalled = [], None, Event(), False
         return None
 
 
@@ -215,6 +234,10 @@ def _unasked(request: Message) -> Message:
 
 def _call_of(message: Message) -> str:
     return str((message.query or {}).get("call"))
+
+
+def _is_repeatable(tool: Tool) -> bool:
+    return bool(getattr(tool, "retry_safe", False))
 
 
 def _is_sequential(tool: Tool) -> bool:

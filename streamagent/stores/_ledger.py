@@ -127,7 +127,8 @@ class Ledger(ABC):
         """Give the session to a new writer; return its fence."""
         if self.owner is not None and owner is not None and self.owner != owner.id:
             if self.is_alive(self.owner):
-                raise SessionBusy(f"session {self.session!r} is held by {self.owner}; wait for its run, or cancel it")
+                told = f"session {self.session!r} is held by {self.owner}; wait for its run, or cancel it"
+                raise SessionBusy(told, owner=self.owner)
             self.crashes += 1
         if owner is not None:
             self.hear(owner)

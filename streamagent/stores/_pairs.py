@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ._row import Row
 
 PAIRED = frozenset({"tool_call", "tool_result", "approval"})
-ASIDE = ("approval", "cancel")  # types of what a user says about a run, which may stand behind its end
 _OF_REQUEST = ("call", "tool", "id", "args", "digest", "version")  # what a decision repeats of what it decides
 _SUBSTANCE = ("approval", "decision", "always")  # what makes a decision another one, beside the arguments of an edit
 

@@ -12,13 +12,14 @@ from typing import Any
 
 from streamagent._core.usage import usage_of
 from streamagent.message import Message
+from streamagent.prompts import ASIDE
 from streamagent.records import CallRecord, SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
 from ._dialect import NOW, PAGE_BYTES, PAGE_END, SNAPSHOT, Database
 from ._effects import Effect, records
 from ._forks import Part
-from ._pairs import ASIDE, left_open
+from ._pairs import left_open
 from ._select import decode, read_lineage, read_pieces, select_messages, to_row, with_content
 
 # One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds PAGE_BYTES at most, and one more row.

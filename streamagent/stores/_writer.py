@@ -12,7 +12,15 @@ from typing import Any
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 from anyio.abc import TaskGroup
 
-from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError, StoreError, StoreUncertain
+from streamagent.errors import (
+    ConfigError,
+    LeaseLost,
+    MessageError,
+    SessionBusy,
+    SessionError,
+    StoreError,
+    StoreUncertain,
+)
 from streamagent.message import Message
 
 from ._codec import check_name
@@ -285,5 +293,7 @@ def _raise(error: Exception | None) -> None:
     """Raise an error, if there is one, that others may raise too: each gets its own, with a traceback of its own."""
     if error is None:
         return
+    if isinstance(error, SessionBusy):
+        raise SessionBusy(str(error), owner=error.owner) from error
     kind = type(error) if isinstance(error, (StoreError, *REFUSALS)) else StoreError
     raise kind(str(error)) from error

@@ -12,6 +12,7 @@ from typing import Self
 
 from streamagent._core.usage import COUNTED, usage_of
 from streamagent.message import Message
+from streamagent.prompts import ASIDE
 from streamagent.protocols import Store, Stream
 from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
 
@@ -19,7 +20,7 @@ from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
 from ._effects import records
 from ._forks import fork
 from ._memory_ledger import MemoryLedger, Sessions
-from ._pairs import ASIDE, left_open
+from ._pairs import left_open
 from ._row import Row, add_fragment
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from streamagent._core.output import Capped, describe, text_of
-from streamagent.calls import ExecutionMode, Output, RequiresApproval, ToolContext, ToolSpec
+from streamagent.calls import ExecutionMode, Output, Reconcile, RequiresApproval, ToolContext, ToolSpec
 from streamagent.errors import ConfigError, ToolError
 
 from .docstring import parse_docstring
@@ -47,10 +47,14 @@ class FunctionTool(Generic[P, R]):
         execution_mode: `sequential` lets no other call of the same answer run at the same time.
         requires_approval: Somebody has to approve a call before it runs: true, or a function of its validated
             arguments that says so; one that raises lets no call run.
+        retry_safe: To run a call twice does no harm: it only reads, or it heeds `context.idempotency_key`. Then a call
+            that a crash interrupted is run again, and a call may begin before the answer that makes it is complete.
+        reconcile: Of a call that is not safe to run again and was interrupted by a crash: says what came of it, as the
+            function would have returned it, or `None` when it cannot tell.
 
     Raises:
         ConfigError: The name is not one that providers take, the timeout is not positive, the parameters are not an
-            object's, or the function cannot be called by name.
+            object's, the function cannot be called by name, or `reconcile` is given for what is safe to run again.
     """
 
     def __init__(  # noqa: PLR0913 - the options of a tool, all by keyword
@@ -64,6 +68,8 @@ class FunctionTool(Generic[P, R]):
         prepare_arguments: Prepare | None = None,
         execution_mode: ExecutionMode = "parallel",
         requires_approval: RequiresApproval = False,
+        retry_safe: bool = False,
+        reconcile: Reconcile | None = None,
     ) -> None:
         inner = function.func if isinstance(function, functools.partial) else function
         self.name = _checked_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
@@ -79,10 +85,18 @@ class FunctionTool(Generic[P, R]):
             raise ConfigError(
                 f"tool {self.name!r}: requires_approval is true, false or a function, not {requires_approval!r:.80}"
             )
+        asks = reconcile is not None
+        if not isinstance(retry_safe, bool) or (asks and (retry_safe or not callable(reconcile))):
+            raise ConfigError(
+                f"tool {self.name!r}: retry_safe is true or false, and reconcile a function of a tool that is not; "
+                f"not {retry_safe!r:.80} and {reconcile!r:.80}"
+            )
         read_signature(function, evaluate=False)
         self.timeout = timeout
         self.execution_mode: ExecutionMode = execution_mode
         self.requires_approval = requires_approval
+        self.retry_safe = retry_safe
+        self.reconcile = reconcile
         self._prepare = prepare_arguments
         self._function: Callable[..., R] = function
         self._schema = parameters
@@ -109,6 +123,8 @@ class FunctionTool(Generic[P, R]):
             prepare_arguments=self._prepare,
             execution_mode=self.execution_mode,
             requires_approval=self.requires_approval,
+            retry_safe=self.retry_safe,
+            reconcile=self.reconcile,
         )
 
     def __repr__(self) -> str:
