@@ -174,7 +174,7 @@ class TestSilence:
     async def test_it_ends_in_an_error_and_the_store_goes_on_afterwards(self, hasty, proxy):
         fence = await hasty.acquire("s")
         proxy.stall()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             with pytest.raises(StoreError, match="cannot be reached"):
                 await contents(hasty)
             with pytest.raises(StoreError, match="cannot be reached"):
