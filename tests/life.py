@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from streamagent import watch
 from streamagent.message import Message, fold
-from tests.evidence import Evidence
-from tests.invariants import check
+from streamagent.testing.evidence import Evidence
+from streamagent.testing.invariants import check
 from tests.processes import MAX_TURNS, Gate, Process, requests
 from tests.world import Activity, World
 

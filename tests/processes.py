@@ -16,8 +16,8 @@ from streamagent.approvals import Verdict
 from streamagent.calls import ToolSpec
 from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy, ToolError
 from streamagent.message import Message, new_id
-from tests.evidence import Effect, Shown
-from tests.lint import RULES, SIGNED, lint
+from streamagent.testing.evidence import Effect, Shown
+from streamagent.testing.lint import RULES, SIGNED, lint
 from tests.world import World
 
 MAX_TURNS = 4

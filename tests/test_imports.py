@@ -46,7 +46,8 @@ LAYERS = [
     *({part} for part in COLUMN),
     {"agent"},
     {"__init__", "operators"},
-    {"cli", "testing"},
+    {"testing"},
+    {"cli"},
 ]
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 HEAVY = ("litellm", "aiostream", "pydantic", "aiosqlite", "aiohttp", "jsonschema", "rich", "typer")
