@@ -1,10 +1,13 @@
 """Fakes and checks for tests of agents, stages and stores: scripted models, faults, invariants, leaks, simulation."""
 
 from .checking import check_session as check_session
+from .clock import run_in_virtual_time as run_in_virtual_time
+from .clock import virtual_time as virtual_time
 from .evidence import Effect as Effect
 from .evidence import Evidence as Evidence
 from .evidence import Shown as Shown
 from .evidence import Write as Write
+from .leaks import assert_no_leaks as assert_no_leaks
 from .points import Crash as Crash
 from .points import FaultPoints as FaultPoints
 from .points import for_each_point as for_each_point
