@@ -48,6 +48,34 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who holds sessions: a process that runs them, as long as it says so.
+
+    Args:
+        id: Its name, unique among all that share the store.
+        ttl: How long it is taken for alive after it last said so, in seconds, by the database's clock.
+    """
+
+    id: str
+    ttl: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """What the ledger of effects knows of a call whose result is not stored.
+
+    Args:
+        call: Id of the call's message.
+        attempts: How often its tool was about to run.
+        outcome: What came of it, when that is known: its result, as it will be stored.
+    """
+
+    call: str
+    attempts: int
+    outcome: Message | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
     """What an interrupted run left behind in a session.
 
@@ -59,6 +87,7 @@ class Unfinished:
         last: The session's last message, without content when that is long; `None` in an empty session. Decisions and
             each `cancel` are left out: they may stand behind the end of a run.
         forked: The session is a fork, and nothing was written to it since.
+        crashes: How many owners in a row have died while they held the session, the last one among them.
     """
 
     open: Sequence[Message]
@@ -67,6 +96,7 @@ class Unfinished:
     grants: Sequence[Message] = ()
     last: Message | None
     forked: bool = False
+    crashes: int = 0
 
     @property
     def at_rest(self) -> bool:

@@ -166,7 +166,7 @@ def prepare(db: sqlite3.Connection, options: Options) -> None:
         with snapshot(db):
             version = _identify(db, options)
         if options.read_only:
-            for statement in () if version == VERSION else OLD_AS_NEW:
+            for statement in OLD_AS_NEW.get(version, ()):
                 db.execute(statement)
             return
         db.execute("PRAGMA journal_mode = WAL")

@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from streamagent.errors import ConflictError, LeaseLost, MessageError
+from streamagent.errors import ConflictError, LeaseLost, MessageError, SessionBusy
 
-from ._codec import decode_query
+from ._codec import decode_query, encode_query
 from ._pairs import PAIRED, answered_by, bind, substance, waits
 from ._row import Row, closed_error
 
 if TYPE_CHECKING:
+    from streamagent.records import Owner
+
     from ._forks import ForkPoint
 
 _INT64 = 1 << 63
@@ -29,14 +31,52 @@ class Ledger(ABC):
         fence: The current writer's.
         base: The last sequence that is in the keeping of the session it was forked from.
         prev: What the next row continues, when that is in another session.
+        owner: Id of who holds it.
+        crashes: How many owners in a row died while they held it.
     """
 
-    def __init__(self, session: str, *, head: int = 0, fence: int = 0, base: int = 0, prev: str | None = None) -> None:
+    def __init__(  # noqa: PLR0913 - what is stored of a session, all by keyword
+        self,
+        session: str,
+        *,
+        head: int = 0,
+        fence: int = 0,
+        base: int = 0,
+        prev: str | None = None,
+        owner: str | None = None,
+        crashes: int = 0,
+    ) -> None:
         self.session = session
         self.head = head
         self.fence = fence
         self.base = base
         self.prev = prev
+        self.owner = owner
+        self.crashes = crashes
+
+    @abstractmethod
+    def is_alive(self, owner: str) -> bool:
+        """Tell whether an owner said so lately."""
+
+    @abstractmethod
+    def hear(self, owner: Owner) -> None:
+        """Take note that an owner is alive."""
+
+    @abstractmethod
+    def retire(self, owner: str) -> None:
+        """Take note that an owner is gone."""
+
+    @abstractmethod
+    def start(self, call: str) -> int:
+        """Note that a call is about to run; return how often that was so."""
+
+    @abstractmethod
+    def finish(self, call: str, outcome: str) -> None:
+        """Note what came of a call that was started, as JSON text."""
+
+    @abstractmethod
+    def close(self, call: str) -> None:
+        """Note that a call's result is stored now."""
 
     @abstractmethod
     def find(self, message_id: str) -> Row | None:
@@ -83,10 +123,34 @@ class Ledger(ABC):
     def begin(self, point: ForkPoint) -> None:
         """Make this empty session a fork, at once; a writer that it had loses its lease."""
 
-    def acquire(self) -> int:
+    def acquire(self, owner: Owner | None = None) -> int:
         """Give the session to a new writer; return its fence."""
+        if self.owner is not None and owner is not None and self.owner != owner.id:
+            if self.is_alive(self.owner):
+                raise SessionBusy(f"session {self.session!r} is held by {self.owner}; wait for its run, or cancel it")
+            self.crashes += 1
+        if owner is not None:
+            self.hear(owner)
+        self.owner = None if owner is None else owner.id
         self.fence += 1
         return self.fence
+
+    def release(self, *, fence: int) -> None:
+        """Take the session back from a writer whose work is done."""
+        if fence == self.fence:
+            self.owner, self.crashes = None, 0
+
+    def start_call(self, call: str, *, fence: int) -> int:
+        """Note that a call's tool is about to run; return which attempt that is."""
+        self._check(fence)
+        row = self.find(call)
+        return self.start(call) if row is not None and row.state == "unanswered" else 1
+
+    def finish_call(self, call: str, outcome: Row, *, fence: int) -> None:
+        """Note what came of a call."""
+        self._check(fence)
+        told = {"id": outcome.id, "content": "".join(outcome.pieces), "query": outcome.facts}
+        self.finish(call, encode_query(told) or "")
 
     def write(self, parts: Collection[Row], *, fence: int) -> dict[str, int]:
         """Open and continue messages, each in one part; return their sequences by id."""
@@ -147,7 +211,7 @@ class Ledger(ABC):
             names = ", ".join(map(repr, forks))
             raise ConflictError(f"session {self.session!r} shares its rows with its forks ({names}); delete them first")
         found = self.clear() or self.base > 0
-        self.head, self.base, self.prev = 0, 0, None
+        self.head, self.base, self.prev, self.owner, self.crashes = 0, 0, None, None, 0
         if self.fence or found:
             self.fence += 1
         return found
@@ -169,7 +233,7 @@ class Ledger(ABC):
 
     def _open(self, row: Row) -> None:
         self.head += 1
-        row.sequence = self.head
+        row.sequence, row.fence = self.head, self.fence
         row.prev, self.prev = row.prev or self.prev, None
 
     def _settle(self, row: Row) -> None:
@@ -185,6 +249,7 @@ class Ledger(ABC):
             waiting.state = "closed"
             if row.type == "tool_result":
                 waiting.answered = row.sequence
+                self.close(waiting.id)
             self.put(waiting)
 
 

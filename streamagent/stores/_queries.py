@@ -11,10 +11,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from streamagent._core.usage import usage_of
-from streamagent.message import Message
-from streamagent.records import SessionInfo, Unfinished, Usage
+from streamagent.message import Message, utc_now
+from streamagent.records import CallRecord, SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
+from ._effects import Effect, records
 from ._forks import Part
 from ._pairs import ASIDE, left_open
 from ._select import decode, read_lineage, read_pieces, select_messages, to_row, with_content
@@ -36,7 +37,18 @@ _WAITING = """
 """
 _LEFT = select_messages("state = ? AND state <> 'closed' ORDER BY sequence")
 _LAST = select_messages(f"sequence <= ? AND NOT (role = 'user' AND type IN {ASIDE}) ORDER BY sequence DESC LIMIT 1")
-_FORKED = "SELECT 1 FROM leases WHERE tenant = ? AND session = ? AND prev IS NOT NULL"
+_LEASE = "SELECT prev IS NOT NULL, crashes FROM leases WHERE tenant = ? AND session = ?"
+_CALLS = "SELECT call, attempts, outcome FROM calls WHERE tenant = ? AND session = ? AND state <> 'closed'"
+# By two small indexes: the sessions that somebody holds, and those in whose inbox something waits.
+_UNATTENDED = """
+    WITH alive AS (SELECT owner FROM owners WHERE tenant = ?1 AND expires_at > ?2)
+    SELECT session FROM leases
+    WHERE tenant = ?1 AND modified_at IS NOT NULL AND (
+        owner IS NOT NULL AND owner NOT IN alive
+        OR owner IS NULL AND session IN (SELECT session FROM messages WHERE tenant = ?1 AND state = 'inbox')
+    )
+    ORDER BY modified_at, session LIMIT ?3
+"""
 _TALLY = """
     SELECT role, type, count(*) FROM messages
     WHERE tenant = ? AND session = ? AND sequence <= ? GROUP BY role, type
@@ -161,12 +173,25 @@ def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:
         parts = read_lineage(db, tenant, session, END)
         found = (db.execute(_LAST, (tenant, part.session, part.until)).fetchone() for part in parts)
         last = next(filter(None, found), None)
-        return left_open(
+        forked, crashes = db.execute(_LEASE, (tenant, session)).fetchone() or (False, 0)
+        left = left_open(
             still_open,
             [with_content(db, tenant, session, row).message(session) for row in waiting],
             last=last and _to_message(session, last),
-            forked=db.execute(_FORKED, (tenant, session)).fetchone() is not None,
+            forked=bool(forked),
         )
+        return replace(left, crashes=crashes)
+
+
+def read_calls(db: Connection, tenant: str, session: str) -> list[CallRecord]:
+    """Read what is known of calls that were started and have no stored result."""
+    found = db.execute(_CALLS, (tenant, session))
+    return records(Effect(call=call, attempts=attempts, outcome=outcome) for call, attempts, outcome in found)
+
+
+def read_unattended(db: Connection, tenant: str, limit: int) -> list[str]:
+    """Find sessions with something to do that no living owner holds."""
+    return [session for [session] in db.execute(_UNATTENDED, (tenant, encode_time(utc_now()), limit))]
 
 
 def read_tally(db: Connection, tenant: str, session: str) -> dict[tuple[str, str], int]:

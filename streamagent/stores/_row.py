@@ -29,6 +29,7 @@ class Row:
         saved: State in the table; `None` for a row that is not there.
         answered: Sequence of the result, of a call that has one.
         source: Session that it was forked from; in a table, whose row of this id has the content, `size` bytes of it.
+        fence: Of the writer that gave it its sequence.
         flaw: Why it cannot be read; its type is then `unreadable`; the table keeps what it holds.
     """
 
@@ -48,6 +49,7 @@ class Row:
     saved: State | None = None
     answered: int | None = None
     source: str | None = None
+    fence: int | None = None
     flaw: str | None = None
 
     @classmethod

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from streamagent.errors import LeaseLost
 
-from ._codec import encode_time, pack
+from ._codec import decode_time, encode_time, pack
 from ._forks import ForkPoint
 from ._ledger import Ledger
 from ._row import Row
@@ -17,17 +18,22 @@ from ._select import read_lineage, read_pieces, select_messages, to_row, with_co
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
+    from streamagent.records import Owner
+
 _FIND = select_messages("id = ?")
 _FIND_KEY = select_messages("client_key = ?")
 # `state <> 'closed'` says to SQLite that the partial index holds all these rows.
 _WAITING = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid LIMIT ?")
-_LEASE = "SELECT head, fence, base, prev, modified_at FROM leases WHERE tenant = ? AND session = ?"
+_LEASE = "SELECT head, fence, base, prev, owner, crashes, modified_at FROM leases WHERE tenant = ? AND session = ?"
 _SAVE_LEASE = """
-    INSERT INTO leases (tenant, session, head, fence, prev, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO leases (tenant, session, head, fence, prev, owner, crashes, created_at, modified_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
         head = excluded.head,
         fence = excluded.fence,
         prev = excluded.prev,
+        owner = excluded.owner,
+        crashes = excluded.crashes,
         created_at = coalesce(min(created_at, excluded.created_at), created_at, excluded.created_at),
         modified_at = ifnull(excluded.modified_at, modified_at)
     WHERE fence = ?
@@ -56,15 +62,30 @@ _TAIL = select_messages("sequence >= ? AND sequence <= ? ORDER BY sequence")
 _INSERT = """
     INSERT INTO messages (
         tenant, session, modified_at, id, sequence, prev, role, type, state, attempt,
-        client_key, size, created_at, query, content, source, answered
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        client_key, size, created_at, query, content, source, answered, fence
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _UPDATE = """
-    UPDATE messages SET sequence = ?, prev = ?, state = ?, answered = ?, modified_at = ?
+    UPDATE messages SET
+        sequence = ?, prev = ?, state = ?, answered = ?, fence = ifnull(fence, ?), modified_at = ?
     WHERE tenant = ? AND session = ? AND id = ?
 """
 _GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
 _GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
+_ALIVE = "SELECT 1 FROM owners WHERE tenant = ? AND owner = ? AND expires_at > ?"
+_HEAR = "REPLACE INTO owners (tenant, owner, expires_at) VALUES (?, ?, ?)"
+_START_CALL = """
+    INSERT INTO calls (tenant, session, call, state, attempts, fence, started_at) VALUES (?, ?, ?, 'started', 1, ?, ?)
+    ON CONFLICT DO UPDATE SET attempts = attempts + 1, fence = excluded.fence RETURNING attempts
+"""
+_FINISH_CALL = """
+    UPDATE calls SET state = 'finished', outcome = ?, finished_at = ?, fence = ?
+    WHERE tenant = ? AND session = ? AND call = ?
+"""
+_CLOSE_CALL = """
+    UPDATE calls SET state = 'closed', outcome = NULL, finished_at = ifnull(finished_at, ?)
+    WHERE tenant = ? AND session = ? AND call = ?
+"""
 _NEXT_PIECE = "SELECT ifnull(max(piece) + 1, 0) FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
 _ADD_PIECE = "INSERT INTO fragments (tenant, session, message, piece, content) VALUES (?, ?, ?, ?, ?)"
 _DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
@@ -75,15 +96,46 @@ class TableLedger(Ledger):
 
     def __init__(self, db: Connection, tenant: str, session: str, *, now: str) -> None:
         lease = db.execute(_LEASE, (tenant, session)).fetchone()
-        head, fence, base, prev, modified_at = lease or (0, 0, 0, None, None)
-        super().__init__(session, head=head, fence=fence, base=base, prev=prev)
-        self._found = (head, fence)
+        head, fence, base, prev, owner, crashes, modified_at = lease or (0, 0, 0, None, None, 0, None)
+        super().__init__(session, head=head, fence=fence, base=base, prev=prev, owner=owner, crashes=crashes)
+        self._found = self._lease
         self._taken = modified_at is not None
         self._db = db
         self._tenant = tenant
         self._key = (tenant, session)
         self._now = now
         self._touched: dict[str, Row] = {}
+
+    @property
+    def _lease(self) -> tuple[int, int, str | None, int]:
+        return self.head, self.fence, self.owner, self.crashes
+
+    def is_alive(self, owner: str) -> bool:
+        """Look an owner up."""
+        return self._db.execute(_ALIVE, (self._tenant, owner, self._now)).fetchone() is not None
+
+    def hear(self, owner: Owner) -> None:
+        """Note until when an owner is taken for alive."""
+        expires_at = decode_time(self._now) + timedelta(seconds=owner.ttl)
+        self._db.execute(_HEAR, (self._tenant, owner.id, encode_time(expires_at)))
+
+    def retire(self, owner: str) -> None:
+        """Forget an owner, whose session this need not be."""
+        self._db.execute("DELETE FROM owners WHERE tenant = ? AND owner = ?", (self._tenant, owner))
+
+    def start(self, call: str) -> int:
+        """Count an attempt."""
+        attempts: int
+        [attempts] = self._db.execute(_START_CALL, (*self._key, call, self.fence, self._now)).fetchone()
+        return attempts
+
+    def finish(self, call: str, outcome: str) -> None:
+        """Keep an outcome."""
+        self._db.execute(_FINISH_CALL, (outcome, self._now, self.fence, *self._key, call))
+
+    def close(self, call: str) -> None:
+        """Drop an outcome."""
+        self._db.execute(_CLOSE_CALL, (self._now, *self._key, call))
 
     def find(self, message_id: str) -> Row | None:
         """Look an id up; content that is saved is not loaded."""
@@ -106,6 +158,7 @@ class TableLedger(Ledger):
     def clear(self) -> bool:
         """Delete all rows."""
         self._db.execute("DELETE FROM fragments WHERE tenant = ? AND session = ?", self._key)
+        self._db.execute("DELETE FROM calls WHERE tenant = ? AND session = ?", self._key)
         self._db.execute(_CLEAR_LEASE, self._key)
         return self._db.execute("DELETE FROM messages WHERE tenant = ? AND session = ?", self._key).rowcount > 0
 
@@ -153,7 +206,7 @@ class TableLedger(Ledger):
         Raises:
             LeaseLost: The session got another fence since it was looked at.
         """
-        if self._touched or (self.head, self.fence) != self._found:
+        if self._touched or self._lease != self._found:
             self._save_lease()
         for row in self._touched.values():
             if row.saved is None:
@@ -169,7 +222,8 @@ class TableLedger(Ledger):
         added = (encode_time(row.created_at) for row in self._touched.values() if row.saved is None)
         created_at = min(added, default=None)
         modified_at = self._now if self._touched else None
-        values = (*self._key, self.head, self.fence, self.prev, created_at, modified_at, self._found[1])
+        lease = (self.head, self.fence, self.prev, self.owner, self.crashes)
+        values = (*self._key, *lease, created_at, modified_at, self._found[1])
         if self._db.execute(_SAVE_LEASE, values).rowcount != 1:
             raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
 
@@ -177,12 +231,12 @@ class TableLedger(Ledger):
         content = "" if row.spread else "".join(row.pieces)
         key = (*self._key, self._now, row.id, row.sequence, row.prev, row.role, row.type, row.state, row.attempt)
         values = (row.client_key, row.size, encode_time(row.created_at), row.query, content, row.source, row.answered)
-        self._db.execute(_INSERT, (*key, *values))
+        self._db.execute(_INSERT, (*key, *values, row.fence))
         if row.spread:
             self._add_pieces(row)
 
     def _update(self, row: Row) -> None:
-        values = (row.sequence, row.prev, row.state, row.answered, self._now)
+        values = (row.sequence, row.prev, row.state, row.answered, row.fence, self._now)
         self._db.execute(_UPDATE, (*values, *self._key, row.id))
         if row.saved != "open":
             return

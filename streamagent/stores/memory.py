@@ -11,13 +11,14 @@ from itertools import islice
 from typing import Self
 
 from streamagent._core.usage import COUNTED, usage_of
-from streamagent.message import Message, utc_now
+from streamagent.message import Message
 from streamagent.protocols import Store, Stream
-from streamagent.records import SessionInfo, Unfinished, Usage
+from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
-from ._forks import ForkPoint, fork, lineage
-from ._ledger import Ledger
+from ._effects import records
+from ._forks import fork
+from ._memory_ledger import MemoryLedger, Sessions
 from ._pairs import ASIDE, left_open
 from ._row import Row, add_fragment
 
@@ -35,7 +36,7 @@ class MemoryStore(Store):
     def __init__(self, *, tenant: str = "default") -> None:
         check_name("tenant", tenant)
         self.tenant = tenant
-        self._ledgers: dict[str, MemoryLedger] = {}
+        self._ledgers = Sessions()
 
     async def __aenter__(self) -> Self:
         return self
@@ -43,9 +44,38 @@ class MemoryStore(Store):
     async def __aexit__(self, *exc_info: object) -> None:
         return None
 
-    async def acquire(self, session: str) -> int:
+    async def acquire(self, session: str, *, owner: Owner | None = None) -> int:
         """Become the session's only writer; see `Store`."""
-        return self._ledger(session).acquire()
+        return self._ledger(session).acquire(owner)
+
+    async def release(self, session: str, *, fence: int) -> None:
+        """Hold the session no more; see `Store`."""
+        self._peek(session).release(fence=fence)
+
+    async def heartbeat(self, owner: Owner) -> None:
+        """Say that an owner is alive; see `Store`."""
+        self._peek("").hear(owner)
+
+    async def retire(self, owner: str) -> None:
+        """Say that an owner is gone; see `Store`."""
+        self._peek("").retire(owner)
+
+    async def unattended(self, *, limit: int = 100) -> list[str]:
+        """Find sessions with something to do that no living owner holds; see `Store`."""
+        found = [ledger for ledger in self._ledgers.values() if ledger.taken and ledger.unattended]
+        return [ledger.session for ledger in sorted(found, key=lambda ledger: ledger.modified_at)[:limit]]
+
+    async def start_call(self, session: str, call: str, *, fence: int) -> int:
+        """Note that a call's tool is about to run; see `Store`."""
+        return self._peek(session).start_call(call, fence=fence)
+
+    async def finish_call(self, session: str, call: str, outcome: Message, *, fence: int) -> None:
+        """Note what came of a call; see `Store`."""
+        self._peek(session).finish_call(call, Row.of(outcome), fence=fence)
+
+    async def calls(self, session: str) -> list[CallRecord]:
+        """Return what is known of the calls that were started; see `Store`."""
+        return records(self._peek(session).effects.values())
 
     async def write(self, session: str, fragments: Sequence[Message], *, fence: int) -> list[int]:
         """Store fragments; see `Store`."""
@@ -91,12 +121,13 @@ class MemoryStore(Store):
         ledger = self._peek(session)
         left = sorted(ledger.unfinished.values(), key=lambda row: row.sequence or 0)
         last = next((row for row in ledger.backwards() if row.role != "user" or row.type not in ASIDE), None)
-        return left_open(
+        found = left_open(
             [row.message(session, "") for row in left if row.state == "open"],
             [row.message(session) for row in left if row.state == "unanswered"],
             last=None if last is None else last.message(session, "" if last.spread else None),
             forked=ledger.prev is not None,
         )
+        return replace(found, crashes=ledger.crashes)
 
     async def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
         """Read messages by sequence; see `Store`."""
@@ -145,124 +176,6 @@ class MemoryStore(Store):
 
     def _ledger(self, session: str) -> MemoryLedger:
         return self._ledgers.setdefault(session, self._peek(session))
-
-
-class MemoryLedger(Ledger):
-    """The rows of one session, in memory.
-
-    Args:
-        session: The session.
-        ledgers: Those of all sessions, to find its relatives; it files itself there when it becomes a fork.
-    """
-
-    def __init__(self, session: str, ledgers: dict[str, MemoryLedger]) -> None:
-        super().__init__(session)
-        self._ledgers = ledgers
-        self.parent: str | None = None
-        self.calls: list[Row] = []
-        self.rows: dict[str, Row] = {}
-        self.keys: dict[str, Row] = {}
-        self.inbox: dict[str, Row] = {}
-        self.unfinished: dict[str, Row] = {}
-        self.order: list[Row] = []
-        self.created_at = self.modified_at = utc_now()
-
-    def find(self, message_id: str) -> Row | None:
-        """Look an id up."""
-        return self.rows.get(message_id)
-
-    def find_key(self, client_key: str) -> Row | None:
-        """Look a client key up."""
-        return self.keys.get(client_key)
-
-    def waiting(self, limit: int) -> Sequence[Row]:
-        """Return the head of the inbox."""
-        return list(islice(self.inbox.values(), limit))
-
-    def put(self, row: Row) -> None:
-        """File the row under its id, its key and its state."""
-        self.modified_at = utc_now()
-        self.created_at = min(self.created_at, row.created_at) if self.taken else row.created_at
-        if row.sequence is not None and row.sequence > self.base + len(self.order):
-            self.order.append(row)
-            if row.type == "tool_call":
-                self.calls.append(row)
-        if row.client_key is not None:
-            self.keys[row.client_key] = row
-        self.rows[row.id] = row
-        for state, shelf in (("inbox", self.inbox), ("open unanswered", self.unfinished)):
-            if row.state in state:
-                shelf[row.id] = row
-            else:
-                shelf.pop(row.id, None)
-
-    def clear(self) -> bool:
-        """Forget all rows."""
-        found = bool(self.rows)
-        for shelf in (self.rows, self.keys, self.inbox, self.unfinished, self.order, self.calls):
-            shelf.clear()
-        self.parent = None
-        return found
-
-    @property
-    def taken(self) -> bool:
-        """It has rows, or shares some."""
-        return bool(self.rows) or self.base > 0
-
-    def parts(self, until: int) -> Iterator[tuple[MemoryLedger, int]]:
-        """Give the ledgers that keep its rows, each with the last sequence, from the last back to the first."""
-        for part in lineage(self.session, until, self._parent_of):
-            yield self._relative(part.session), part.until
-
-    def backwards(self) -> Iterator[Row]:
-        """Give its rows, from the last back to the first."""
-        for owner, until in self.parts(self.head):
-            yield from (owner.order[number] for number in reversed(range(until - owner.base)))
-
-    def shares(self, message_id: str) -> bool:
-        """Look an id up in the ledgers that keep the older rows."""
-        found = ((owner.rows.get(message_id), until) for owner, until in self.parts(self.base))
-        return any(row is not None and 0 < (row.sequence or 0) <= until for row, until in found)
-
-    def forks(self) -> Sequence[str]:
-        """Look through all sessions."""
-        return [session for session, ledger in self._ledgers.items() if ledger.parent == self.session][:3]
-
-    def sibling(self, session: str) -> MemoryLedger:
-        """Return another session's ledger, or an empty one that is not kept."""
-        return self._ledgers.get(session) or MemoryLedger(session, self._ledgers)
-
-    def point(self, sequence: int) -> ForkPoint:
-        """Look up the row's keeper, and the rows from the first unfinished one."""
-        owner, _ = next(self.parts(sequence))
-        unfinished = [row.sequence or 0 for row in owner.unfinished.values() if row.type != "approval"]
-        unfinished += [row.sequence or 0 for row in owner.calls if (row.answered or 0) > sequence]
-        first = min((number for number in unfinished if number <= sequence), default=sequence + 1)
-        last = sequence - owner.base
-        tail = owner.order[first - owner.base - 1 : last]
-        return ForkPoint(parent=owner.session, sequence=sequence, prev=owner.order[last - 1].id, tail=tail)
-
-    def begin(self, point: ForkPoint) -> None:
-        """File the rows of the tail, and this ledger."""
-        self.head, self.base, self.prev, self.parent = point.sequence, point.base, point.prev, point.parent
-        self.fence += 1 if self.fence else 0
-        for row in point.tail:
-            self.put(row)
-        self.created_at = self.modified_at = utc_now()
-        self._ledgers[self.session] = self
-
-    def _relative(self, session: str) -> MemoryLedger:
-        return self._ledgers.get(session, self)  # this one is not filed before it has something
-
-    def _parent_of(self, session: str) -> tuple[str | None, int]:
-        relative = self._relative(session)
-        return relative.parent, relative.base
-
-    def info(self) -> SessionInfo:
-        """Sum the session up."""
-        return SessionInfo(
-            id=self.session, created_at=self.created_at, modified_at=self.modified_at, messages=self.head
-        )
 
 
 def _fragments(row: Row, session: str) -> Iterator[Message]:

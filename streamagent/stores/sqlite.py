@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
 from streamagent.errors import ConfigError, StoreCorrupt, StoreError, StoreReadOnly, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.protocols import Store, Stream
-from streamagent.records import SessionInfo, Unfinished, Usage
+from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
 
 from ._codec import check_name
 from ._forks import fork
 from ._ledger import Ledger
 from ._queries import (
     END,
+    read_calls,
     read_inbox,
     read_next,
     read_page,
     read_parts,
     read_sessions,
     read_tally,
+    read_unattended,
     read_unfinished,
     read_usage,
     read_waiting,
@@ -143,10 +145,40 @@ class SqliteStore(Store):
         finally:
             self._entered = False
 
-    async def acquire(self, session: str) -> int:
+    async def acquire(self, session: str, *, owner: Owner | None = None) -> int:
         """Become the session's only writer; see `Store`."""
-        fence: int = await self._writing().take_over(session, Ledger.acquire)
+        fence: int = await self._writing().take_over(session, lambda ledger: ledger.acquire(owner))
         return fence
+
+    async def release(self, session: str, *, fence: int) -> None:
+        """Hold the session no more; see `Store`."""
+        await self._writing().submit(session, lambda ledger: ledger.release(fence=fence))
+
+    async def heartbeat(self, owner: Owner) -> None:
+        """Say that an owner is alive; see `Store`."""
+        await self._writing().submit("", lambda ledger: ledger.hear(owner))
+
+    async def retire(self, owner: str) -> None:
+        """Say that an owner is gone; see `Store`."""
+        await self._writing().submit("", lambda ledger: ledger.retire(owner))
+
+    async def unattended(self, *, limit: int = 100) -> list[str]:
+        """Find sessions with something to do that no living owner holds; see `Store`."""
+        return await self._call(read_unattended, self.tenant, limit)
+
+    async def start_call(self, session: str, call: str, *, fence: int) -> int:
+        """Commit that a call's tool is about to run; see `Store`."""
+        attempts: int = await self._writing().submit(session, lambda ledger: ledger.start_call(call, fence=fence))
+        return attempts
+
+    async def finish_call(self, session: str, call: str, outcome: Message, *, fence: int) -> None:
+        """Commit what came of a call; see `Store`."""
+        row = Row.of(outcome)
+        await self._writing().submit(session, lambda ledger: ledger.finish_call(call, row, fence=fence))
+
+    async def calls(self, session: str) -> list[CallRecord]:
+        """Return what is known of the calls that were started; see `Store`."""
+        return await self._ask(read_calls, session)
 
     async def write(self, session: str, fragments: Sequence[Message], *, fence: int) -> list[int]:
         """Commit fragments; see `Store`."""

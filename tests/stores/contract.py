@@ -11,6 +11,8 @@ from streamagent.errors import ConflictError, LeaseLost, MessageError
 from streamagent.message import Message, afold, fold
 from streamagent.records import Usage
 
+from .leases import EffectContract, LeaseContract
+
 pytestmark = pytest.mark.anyio
 
 KIB64 = 64 * 1024
@@ -36,7 +38,7 @@ async def contents(store, session="s", **span):
     return [message.content for message in await rows(store, session, **span)]
 
 
-class StoreContract:
+class StoreContract(LeaseContract, EffectContract):
     # acquiring
 
     async def test_each_acquire_gives_a_higher_fence(self, store):

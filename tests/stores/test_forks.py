@@ -163,7 +163,7 @@ class TestVersion1:
                 assert await contents(store) == ["hi", "{}", "15", "x" * 70_000, "half"]
                 assert [m.content for m in await store.inbox("s")] == ["waits"]
                 assert [m.sequence for m in (await store.unfinished("s")).open] == [5]
-            assert version(path) == 2
+            assert version(path) == 3
 
     async def test_its_tables_are_then_those_of_a_new_file(self, path, tmp_path):
         other = str(tmp_path / "new.db")

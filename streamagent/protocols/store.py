@@ -1,96 +1,16 @@
-"""The protocols between the column (pipeline, run, session, runtime) and what stands beside it."""
+"""`Store`: where sessions live."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Collection,
-    Coroutine,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
-from .calls import Child, Output, ToolSpec
-from .message import Message
-from .records import SessionInfo, Unfinished, Usage
+from streamagent.message import Message
+from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
 
-Stream = AsyncGenerator[Message, None]
-Source = AsyncIterator[Message]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """Options of a model call; `None` leaves the provider's default.
-
-    Args:
-        temperature: Sampling temperature.
-        top_p: Nucleus sampling mass.
-        max_tokens: Longest answer, in tokens.
-        seed: Sampling seed, where the provider has one.
-        stop: Texts at which the model stops.
-        tool_choice: `auto`, `none`, `required`, or a tool's name.
-        reasoning_effort: `minimal`, `low`, `medium` or `high`.
-        idle_timeout: Longest silence between two events of the provider, in seconds.
-        timeout: Longest time for the whole call, with its retries, in seconds.
-        retries: How often a call is repeated while nothing was yielded.
-        think_tags: Take a leading `<think>` block of the text as reasoning.
-        starts_in_think: The model's template has opened the think block already.
-        response_schema: JSON Schema of an object that the answer shall be, for providers that can be told.
-        extra: Further parameters, passed to the provider as they are.
-    """
-
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
-    stop: Sequence[str] | None = None
-    tool_choice: str | None = None
-    reasoning_effort: str | None = None
-    idle_timeout: float = 120.0
-    timeout: float = 600.0
-    retries: int = 3
-    think_tags: bool = False
-    starts_in_think: bool = False
-    response_schema: Mapping[str, Any] | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-DEFAULT_SETTINGS = ModelSettings()
-
-
-class Model(Protocol):
-    """Something that turns a context into an answer, both streams of messages."""
-
-    name: str
-
-    def stream(
-        self,
-        context: AsyncIterable[Message],
-        *,
-        tools: Sequence[ToolSpec] = (),
-        settings: ModelSettings = DEFAULT_SETTINGS,
-        deadline: float = math.inf,
-    ) -> Stream:
-        """Answer `context`.
-
-        Args:
-            context: The conversation, read once, while the request is built.
-            tools: What the model may call.
-            settings: Options of this call.
-            deadline: When to give up, on anyio's clock (`anyio.current_time`), in seconds.
-
-        Yields:
-            Fragments of the answer; the last message is a `stop`, also on every expected failure.
-        """
-        ...
+from .streams import Stream
 
 
 class Store(AbstractAsyncContextManager["Store"], Protocol):
@@ -100,8 +20,65 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
     does not stop the write. All methods may raise `StoreError` subclasses.
     """
 
-    async def acquire(self, session: str) -> int:
-        """Become the session's only writer; return the fence that later writes must carry."""
+    async def acquire(self, session: str, *, owner: Owner | None = None) -> int:
+        """Become the session's only writer; return the fence that later writes must carry.
+
+        Args:
+            session: The session.
+            owner: Who holds it from now on, and is alive for its `ttl`; `None` to take it from whoever has it, and
+                to hold it against nobody.
+
+        Raises:
+            SessionBusy: Another owner that is alive holds it.
+        """
+        ...
+
+    async def release(self, session: str, *, fence: int) -> None:
+        """Hold the session no more, so that anybody may acquire it; with another fence nothing happens."""
+        ...
+
+    async def heartbeat(self, owner: Owner) -> None:
+        """Say that an owner is alive: what it holds stays its own for another `ttl`."""
+        ...
+
+    async def retire(self, owner: str) -> None:
+        """Say that an owner is gone, by its id: what it still holds may be acquired at once, as after its death."""
+        ...
+
+    async def unattended(self, *, limit: int = 100) -> list[str]:
+        """Find sessions with something to do that no living owner holds, those first that wait longest.
+
+        Something to do is a message in the inbox, or a run whose owner has died.
+        """
+        ...
+
+    async def start_call(self, session: str, call: str, *, fence: int) -> int:
+        """Commit that a call's tool is about to run.
+
+        Args:
+            session: The session.
+            call: Id of the call's message; of one that is not stored, or has its result, nothing is noted.
+            fence: The writer's fence.
+
+        Returns:
+            Which attempt this is, from 1.
+
+        Raises:
+            LeaseLost: The fence is not the session's current one.
+        """
+        ...
+
+    async def finish_call(self, session: str, call: str, outcome: Message, *, fence: int) -> None:
+        """Commit the result of a call that was started, before it is stored as a row; which closes this record.
+
+        Raises:
+            LeaseLost: The fence is not the session's current one.
+            MessageError: The outcome holds what cannot be stored.
+        """
+        ...
+
+    async def calls(self, session: str) -> list[CallRecord]:
+        """Return what is known of the calls that were started and have no stored result."""
         ...
 
     async def write(self, session: str, fragments: Sequence[Message], *, fence: int) -> list[int]:
@@ -227,71 +204,3 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
             ConflictError: It has forks, which share its rows; delete them first.
         """
         ...
-
-
-class Tasks(Protocol):
-    """Where a stage starts background work; it ends with the run."""
-
-    def start_soon(self, func: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: object = None) -> Any:
-        """Start `func(*args)`; an exception in it ends the run with that exception."""
-        ...
-
-
-class RunContext(Protocol):
-    """The run, as a stage sees it that takes `(stream, run)`.
-
-    Args:
-        session: Id of the session.
-        tasks: Where background work goes.
-        deadline: When the run ends, on anyio's clock, in seconds.
-        outcomes: Results of finished calls that were not yielded yet, by the call's message id: they are stored
-            however the run ends.
-        cut_usage: Tokens of the answer that is under way, for a stage that ends it: an estimate; `None` between turns.
-        again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
-        bounds: Stages that a stage wants to stand first in the runs of sub-agents, too: limits that they share.
-        decided: Calls that waited for an approval, by their message id: the decisions about them pass by next.
-        since: Of a run that goes on after a pause or an interruption: its rows so far are those after this sequence.
-    """
-
-    session: str
-    deadline: float
-    outcomes: dict[str, Message]
-    again: Message | None
-    bounds: list[Stage]
-    decided: dict[str, Message]
-    since: int | None
-
-    @property
-    def cut_usage(self) -> Mapping[str, Any] | None:
-        """Tokens of the answer that is under way."""
-        ...
-
-    @property
-    def tasks(self) -> Tasks:
-        """Where background work goes."""
-        ...
-
-    @property
-    def store(self) -> Store:
-        """The session's store.
-
-        Raises:
-            ConfigError: The pipeline was opened without one.
-        """
-        ...
-
-    @property
-    def fence(self) -> int:
-        """What the run's writes must carry."""
-        ...
-
-    async def start_child(self, child: Child) -> Output:
-        """Let a sub-agent answer; see `ToolContext.start`.
-
-        Raises:
-            ConfigError: The run is not a session's, or there is no plan.
-        """
-        ...
-
-
-Stage = Callable[[Stream], Source] | Callable[[Stream, RunContext], Source]

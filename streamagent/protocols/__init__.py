@@ -1,0 +1,18 @@
+"""The protocols between the column (pipeline, run, session, runtime) and what stands beside it."""
+
+from .model import DEFAULT_SETTINGS, Model, ModelSettings
+from .run import RunContext, Stage, Tasks
+from .store import Store
+from .streams import Source, Stream
+
+__all__ = [
+    "DEFAULT_SETTINGS",
+    "Model",
+    "ModelSettings",
+    "RunContext",
+    "Source",
+    "Stage",
+    "Store",
+    "Stream",
+    "Tasks",
+]
