@@ -39,6 +39,7 @@ WRITES = frozenset(
         "fork",
         "heartbeat",
         "release",
+        "retire",
         "start_call",
         "write",
     }
