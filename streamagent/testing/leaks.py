@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 import anyio
 
+RUNNER = " TestRunner."  # anyio's, of which a fixture has another task at its end than at its beginning
 POLL = 0.01  # seconds between two looks
 POOLS = ("AnyIO worker thread", "Trio thread")  # threads that wait for the next call, and are kept
 TRIO_WAITS = ("_thread_cache.py", "_work")
@@ -106,7 +107,8 @@ _FRESH = _new_one.ag_frame.f_lasti  # where a generator stands that was not begu
 
 
 def _tasks() -> Mapping[Hashable, str]:
-    return {task.id: repr(task.name) for task in anyio.get_running_tasks()}
+    tasks = anyio.get_running_tasks()
+    return {task.id: repr(task.name) for task in tasks if RUNNER not in repr(task.coro)}
 
 
 def _threads() -> Mapping[Hashable, str]:
