@@ -95,8 +95,12 @@ class FaultPoints:
             self.hit = name
             self._act()
 
-    async def pause(self) -> None:
-        """Let other tasks run where a real store, model or tool would be waited for."""
+    async def pause(self, name: str) -> None:  # noqa: ARG002 - for plans that wait longer for some
+        """Let other tasks run where a real store, model or tool would be waited for.
+
+        Args:
+            name: What is waited for: `store.write`, `model call 2`, `tool stock 1`.
+        """
         await checkpoint()
 
     def _act(self) -> None:
@@ -172,13 +176,14 @@ async def _run(scenario: Callable[[FaultPoints], Awaitable[Any]], plan: FaultPoi
         with plan:
             await scenario(plan)
     except BaseException as error:
-        if plan.raised is None or any(one is not plan.raised for one in _leaves(error)):
+        if plan.raised is None or any(one is not plan.raised for one in leaves(error)):
             raise
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Give the exceptions of a group, and of those in it; an exception alone is its own."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     else:
         yield error

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -85,7 +85,7 @@ class FaultyStore:
         result = await getattr(self._store, name)(*args, **options)
         self.wrote(name, args, options, result)
         self._points.point(f"store.{name} {number} after")
-        await self._points.pause()
+        await self._points.pause(f"store.{name}")
         return result
 
     def _write_soon(self, name: str, *args: Any, **options: Any) -> Any:
@@ -98,7 +98,7 @@ class FaultyStore:
 
     async def _read(self, name: str, *args: Any, **options: Any) -> Any:
         result = await getattr(self._store, name)(*args, **options)
-        await self._points.pause()
+        await self._points.pause(f"store.{name}")
         return result
 
     def wrote(self, name: str, args: Sequence[Any], options: Mapping[str, Any], result: Any) -> None:
@@ -140,16 +140,19 @@ def watched(agent: Agent, points: FaultPoints) -> Agent:
     return other
 
 
-def watched_pipeline(pipeline: Pipeline, points: FaultPoints) -> Pipeline:
+def watched_pipeline(
+    pipeline: Pipeline, points: FaultPoints, change: Callable[[Tool], Tool] = lambda tool: tool
+) -> Pipeline:
     """Put points behind each reply stage, and around the tools that they run.
 
     Args:
         pipeline: The pipeline.
         points: The plan.
+        change: What is made of each tool before, such as `EffectLog.recorded`.
     """
     reply: list[Stage] = []
     for stage in pipeline.reply:
-        reply += [with_tools(stage, lambda tool: watched_tool(tool, points)), points_behind(stage, points)]
+        reply += [with_tools(stage, lambda tool: watched_tool(change(tool), points)), points_behind(stage, points)]
     return Pipeline(context=pipeline.context, reply=reply)
 
 
@@ -170,7 +173,7 @@ def points_behind(stage: Stage, points: FaultPoints) -> Stage:
     return passing
 
 
-def with_tools(stage: Stage, change: Any) -> Stage:
+def with_tools(stage: Stage, change: Callable[[Tool], Tool]) -> Stage:
     """Return a stage that runs other tools; one that runs none is returned as it is.
 
     Args:
@@ -220,10 +223,11 @@ class _WatchedTool(ToolProxy):
         kind = f"tool {self.spec.name}"
         name = f"{kind} {self._points.number(kind)}"
         self._points.point(f"{name} before")
-        await self._points.pause()
+        await self._points.pause(name)
         value = await self.tool.run(arguments, context)
         if isinstance(value, AsyncIterator):
             return self._pieces(value, name)
+        await self._points.pause(name)
         self._points.point(f"{name} after")
         return value
 
@@ -231,7 +235,7 @@ class _WatchedTool(ToolProxy):
         try:
             async for piece in pieces:
                 self._points.point(f"{name} piece {self._points.number(name)}")
-                await self._points.pause()
+                await self._points.pause(name)
                 yield piece
         finally:
             if isinstance(pieces, AsyncGenerator):
@@ -270,7 +274,7 @@ class _WatchedModel:
             async for fragment in answer:
                 what = "stop" if fragment.type == "stop" else f"chunk {self._points.number(name)}"
                 self._points.point(f"{name} {what}")
-                await self._points.pause()
+                await self._points.pause(name)
                 yield fragment
         finally:
             await answer.aclose()
