@@ -41,7 +41,7 @@ async def check_session(store: Store, session: str = "s", **logged: Any) -> list
     found: dict[str, Any] = {
         "rows": rows,
         "inbox": await store.inbox(session),
-        "requests": provider_requests(rows),
+        "requests": provider_requests([*rows, Message.user("And?")]),
         "reread": {after: await afold(store.read(session, after=after)) for after in range(1, len(rows), step)},
         "usage": await store.usage(session),
         "inherited": await _inherited(store, session, rows),
@@ -50,9 +50,8 @@ async def check_session(store: Store, session: str = "s", **logged: Any) -> list
     return rows
 
 
-def provider_requests(rows: Sequence[Message], prompt: str = "And?") -> dict[str, Sequence[Mapping[str, Any]]]:
-    """Build what each kind of provider would be sent for these rows and one prompt more."""
-    context = [*rows, Message.user(prompt)]
+def provider_requests(context: Sequence[Message]) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """Build what each kind of provider would be sent."""
     return {name: build_request(context, profile_for(name)) for name in RULES}
 
 

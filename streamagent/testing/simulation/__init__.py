@@ -19,8 +19,10 @@ from unittest import mock
 from streamagent.agent import Agent
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.protocols import Model
+from streamagent.protocols import Model, Store
+from streamagent.stores.memory import MemoryStore
 from streamagent.testing.clock import run_in_virtual_time, seeded_schedule
+from streamagent.testing.points import leaves
 
 from .model import RechunkedModel, SeededModel
 from .programs import life
@@ -64,20 +66,25 @@ class SimulationFailed(AssertionError):
     """
 
     def __init__(self, seed: int, error: BaseException, world: World) -> None:
-        what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        what = "\n".join(_told(one) for one in leaves(error))
         super().__init__(f"seed {seed}, after {'; '.join(world.done) or 'no fault'}:\n{what}")
         self.seed = seed
         self.points = world.points
         self.faults = world.done
 
 
-def simulate(
+def _told(error: BaseException) -> str:
+    return str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+
+
+def simulate(  # noqa: PLR0913 - all by keyword
     agent: Agent,
     *,
     seed: int,
     prompts: Sequence[str] = PROMPTS,
     faults: Sequence[str] = FAULTS,
     model: Model | None = None,
+    make_store: Callable[[], Store] = MemoryStore,
 ) -> Simulation:
     """Live through one life of a session, in virtual time and one thread, and check all invariants at its end.
 
@@ -92,6 +99,7 @@ def simulate(
         faults: What may happen: `crash` kills a process at a point, `store`, `tool` and `model` let one fail, `leave`,
             `cancel` and `steer` are users', `second` is a second process with the same session.
         model: What answers; by default one that improvises by the seed.
+        make_store: Makes the store of a life, which runs in the event loop alone: time jumps while a thread works.
 
     Returns:
         What came of it.
@@ -107,15 +115,20 @@ def simulate(
         raise ConfigError(f"simulate(…) knows {what}")
     dice = Random(seed)  # noqa: S311 - to be repeated, not to be secret
     answers = SeededModel(dice) if model is None else RechunkedModel(model, dice)
-    world = World(agent, answers, dice, faults)
+    world = World(agent, answers, make_store(), dice, faults)
     with ExitStack() as stack:
         for context in (seeded_schedule(seed), _in_one_thread(), _quiet()):
             stack.enter_context(context)
         try:
-            rows = run_in_virtual_time(life, world, prompts)
+            rows = run_in_virtual_time(_in_store, world, prompts)
         except Exception as error:
             raise SimulationFailed(seed, error, world) from error
     return Simulation(seed=seed, rows=rows, points=world.points, faults=world.done)
+
+
+async def _in_store(world: World, prompts: Sequence[str]) -> list[Message]:
+    async with world.store:
+        return await life(world, prompts)
 
 
 @contextmanager

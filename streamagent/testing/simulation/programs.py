@@ -23,7 +23,8 @@ from .world import SESSION, InjectedBug, InjectedFull, Killed, Process, World
 
 REFUSED = (LeaseLost, SessionBusy, ConflictError, ApprovalGone, ApprovalNotFound)  # the session is another one's now
 EXPECTED = (*REFUSED, InjectedFull, InjectedBug)
-WEEK = 604_800.0  # virtual seconds in which everything ends: a hundred times what all waits of one life may take
+DAY = 86_400.0  # virtual seconds in which everything ends: far more than all waits of one life may take
+POLL = 5.0  # virtual seconds between two looks for cancels from elsewhere
 ROUNDS = 4  # actions of a process
 DRAINS = 50  # rounds until everything that was accepted is answered
 AWAY = 60.0  # virtual seconds after which a dead process's lease is tried again
@@ -45,9 +46,11 @@ async def life(world: World, prompts: Sequence[str]) -> list[Message]:
     """
     numbers = count(1)
     try:
-        with fail_after(WEEK):
+        with fail_after(DAY):
             async with create_task_group() as tasks:
-                for _ in range(1 + world.wants("second", 0.4)):
+                tasks.start_soon(_series, world, prompts, numbers)
+                if world.wants("second", 0.4):
+                    world.done.append("a second process")
                     tasks.start_soon(_series, world, prompts, numbers)
             await _drain(world, Process(world, next(numbers), harmless=True), prompts)
     except TimeoutError as error:
@@ -69,7 +72,7 @@ async def _process(world: World, process: Process) -> AsyncIterator[Client]:
     """Run a process; its death, and what it was refused, end here."""
     try:
         async with (
-            Runtime(store=process.store) as runtime,
+            Runtime(store=process.store, poll=POLL) as runtime,
             runtime.session(SESSION, process.plan) as session,
         ):
             yield Client(process, session)
@@ -110,15 +113,10 @@ class Client:
 
     async def act(self, prompts: Sequence[str]) -> None:
         """Do what the dice say."""
-        actions = {
-            self.ask: 8,
-            self.ask_again: 1,
-            self.decide: 4,
-            self.follow_up: 1,
-            self.resume: 1,
-        }
-        [action] = self._dice.choices([*actions], [*actions.values()])
-        await action(prompts)
+        actions = [self.ask] * 6 + [self.ask_again, self.follow_up, self.resume]
+        await self._dice.choice(actions)(prompts)
+        while self._dice.random() < 0.7 and await self._session.pending():  # noqa: PLR2004
+            await self.decide()
 
     async def ask(self, prompts: Sequence[str]) -> None:
         """Ask something new, and perhaps leave, cancel or steer meanwhile."""
@@ -138,7 +136,7 @@ class Client:
         """Leave a follow-up for the next run."""
         await self._session.follow_up(self._world.new_prompt(self._dice.choice(prompts)))
 
-    async def decide(self, _: Sequence[str]) -> None:
+    async def decide(self) -> None:
         """Decide about each call that waits, and go on."""
         for approval in await self._session.pending():
             verdict = Verdict(approval=approval.id, approve=self._dice.random() < 0.7)  # noqa: PLR2004
@@ -166,7 +164,7 @@ class Client:
             raise_single(group)
 
     async def _follow(self, reply: RunReply, shown: Shown, limit: int) -> None:
-        seen = 0
+        seen, cuts = 0, self._world.cuts
         async for message in reply:
             if not self._process.alive:
                 raise Killed
@@ -176,7 +174,8 @@ class Client:
                 self._world.done.append(f"left process {self._process.id} after {seen} messages")
                 await reply.aclose()
                 return
-        shown.ended = shown.prompt in shown.texts.values()
+        # What was committed in the moment in which a reply was cut is stored and perhaps not shown in it.
+        shown.ended = shown.prompt in shown.texts.values() and self._world.cuts == cuts
 
     async def _later(self, function: object) -> None:
         await sleep(self._dice.random() * 20)
@@ -185,9 +184,12 @@ class Client:
 
     async def _cancel(self) -> None:
         self._world.done.append(f"cancelled in process {self._process.id}")
+        self._world.cuts += 1
         await self._session.cancel()
 
     async def _steer(self) -> None:
         prompt = self._world.new_prompt("Wait,")
         self._world.done.append(f"steered in process {self._process.id}")
-        await self._session.steer(prompt, interrupt=self._dice.random() < 0.5)  # noqa: PLR2004
+        interrupt = self._dice.random() < 0.5  # noqa: PLR2004
+        self._world.cuts += interrupt
+        await self._session.steer(prompt, interrupt=interrupt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -16,7 +15,6 @@ from streamagent.calls import Tool
 from streamagent.errors import StoreFull, ToolError
 from streamagent.message import Message, afold
 from streamagent.protocols import Model, Store
-from streamagent.stores.memory import MemoryStore
 from streamagent.testing.checking import check_session
 from streamagent.testing.effects import EffectLog
 from streamagent.testing.evidence import ASIDE, Shown, Write
@@ -25,7 +23,7 @@ from streamagent.testing.watched import FaultyStore, watched_model, watched_pipe
 
 SESSION = "s"
 FAULTS = ("crash", "store", "tool", "model", "leave", "cancel", "steer", "second")
-REACH = 80  # points within which a fault comes; a run of two turns has some 60
+REACH = {"crash": 80, "store": 24, "tool": 6, "model": 24}  # points of its kind within which a fault comes, or not
 LONGEST = {"tool": 30.0, "model": 5.0, "store": 0.05}  # virtual seconds that something may take
 
 
@@ -51,16 +49,17 @@ class World:
     Args:
         agent: Whose stages, tools and limits are used.
         model: What answers in its place.
+        store: Where all processes keep the session; it is open.
         dice: What decides.
         faults: Which kinds of faults there are, of `FAULTS`.
     """
 
-    def __init__(self, agent: Agent, model: Model, dice: Random, faults: Sequence[str]) -> None:
+    def __init__(self, agent: Agent, model: Model, store: Store, dice: Random, faults: Sequence[str]) -> None:
         self.agent = agent
         self.model = model
         self.dice = dice
         self.faults = faults
-        self.store = MemoryStore()
+        self.store = store
         self.log = EffectLog()
         self.points: list[str] = []
         self.done: list[str] = []  # the faults that came
@@ -71,6 +70,7 @@ class World:
         self.holder: Process | None = None
         self.crashed = False
         self.prompts = 0
+        self.cuts = 0  # cancels and interruptions
 
     def wants(self, fault: str, chance: float) -> bool:
         """Throw the dice for a kind of fault, if there is that kind."""
@@ -124,11 +124,9 @@ class Process(FaultPoints):
         self.world = world
         self.id = number
         self.alive = True
-        dice = world.dice
-        kinds = () if harmless else ("crash", "store", "tool", "model")
-        chances = {kind: dice.randrange(REACH * 3 if kind == "crash" else REACH) for kind in kinds}
-        self._countdown = {kind: left for kind, left in chances.items() if kind in world.faults and left < REACH // 2}
-        self._seen: Counter[str] = Counter()
+        reach = {kind: reach for kind, reach in REACH.items() if kind in world.faults and not harmless}
+        left = {kind: world.dice.randrange(2 * reach) for kind, reach in reach.items()}
+        self._countdown = {kind: points for kind, points in left.items() if points < reach[kind]}
         self.store = cast("Store", _WitnessedStore(world.store, self))
         self.plan = replace(
             world.agent.plan,
@@ -169,6 +167,7 @@ class Process(FaultPoints):
             self.alive = False
             self.world.lose(self)
             raise Killed
+        self.world.crashed |= fault == "store"  # what could not be settled looks to the next run as after a crash
         raise {"store": InjectedFull, "tool": InjectedToolError, "model": InjectedBug}[fault](f"at {name}")
 
     def _recorded(self, tool: Tool) -> Tool:
