@@ -110,6 +110,12 @@ def test_the_column_knows_protocols_only(path):
     assert wrong == []
 
 
+def test_the_test_kit_is_imported_by_its_command_alone():
+    places = {source for path in MODULES for source, target in arrows(path) if target == "testing" != source}
+    users = [path.name for path in (PACKAGE / "cli").glob("*.py") if ("cli", "testing") in arrows(path)]
+    assert (places, users) == ({"cli"}, ["sim.py"])
+
+
 def test_an_arrow_that_runs_up_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
     (tmp_path / "protocols.py").write_text("def lazy():\n    from .pipeline import Pipeline\n")

@@ -22,5 +22,6 @@ from .scripted import text as text
 from .simulation import Simulation as Simulation
 from .simulation import SimulationFailed as SimulationFailed
 from .simulation import simulate as simulate
+from .stages import check_stage as check_stage
 from .watched import faulty as faulty
 from .watched import watched as watched

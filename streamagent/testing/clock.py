@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -35,9 +37,24 @@ def virtual_time() -> tuple[str, dict[str, Any]]:
 
 
 def run_in_virtual_time(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Run `function(*args)` in an event loop of its own, in virtual time; see `virtual_time`."""
+    """Run `function(*args)` in an event loop of its own, in virtual time; see `virtual_time`.
+
+    Where an event loop runs already, that one stands still meanwhile.
+    """
     backend, options = virtual_time()
-    return anyio.run(function, *args, backend=backend, backend_options=options)
+    run = partial(anyio.run, function, *args, backend=backend, backend_options=options)
+    if not _in_event_loop():
+        return run()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()  # without this context, in which another event loop runs
+
+
+def _in_event_loop() -> bool:
+    try:
+        anyio.get_cancelled_exc_class()
+    except RuntimeError:
+        return False
+    return True
 
 
 @contextmanager

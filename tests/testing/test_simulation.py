@@ -149,7 +149,7 @@ def test_what_is_accepted_and_never_answered_is_found():
 
 
 @pytest.mark.parametrize(
-    ("options", "text"), [({"faults": ["flood"]}, "no faults like 'flood'"), ({"prompts": []}, "no prompt")]
+    ("options", "text"), [({"faults": ["flood"]}, "no faults like 'flood'"), ({"prompts": []}, "one text at least")]
 )
 def test_what_it_does_not_know_is_refused(options, text):
     with pytest.raises(ConfigError, match=text):

@@ -26,7 +26,8 @@ from streamagent.testing.points import leaves
 
 from .model import RechunkedModel, SeededModel
 from .programs import life
-from .world import FAULTS, World
+from .world import FAULTS as FAULTS
+from .world import World
 
 PROMPTS = ("How many are left?", "Do it.", "And then?")
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -73,6 +74,14 @@ class SimulationFailed(AssertionError):
         self.faults = world.done
 
 
+def _check(prompts: Sequence[str], faults: Sequence[str]) -> None:
+    if not prompts:
+        raise ConfigError("simulate(prompts=…) takes what users ask, one text at least")
+    if strange := sorted({*faults} - {*FAULTS}):
+        names = ", ".join(map(repr, strange))
+        raise ConfigError(f"simulate(faults=…) knows no faults like {names}; there are {', '.join(FAULTS)}")
+
+
 def _told(error: BaseException) -> str:
     return str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
 
@@ -108,11 +117,7 @@ def simulate(  # noqa: PLR0913 - all by keyword
         SimulationFailed: An invariant does not hold, something waits for ever, or a bug was met.
         ConfigError: There is no such fault, nothing to ask, or trio is missing.
     """
-    if not prompts or (strange := [*{*faults} - {*FAULTS}]):
-        what = (
-            f"no faults like {', '.join(map(repr, strange))}; there are {', '.join(FAULTS)}" if prompts else "no prompt"
-        )
-        raise ConfigError(f"simulate(…) knows {what}")
+    _check(prompts, faults)
     dice = Random(seed)  # noqa: S311 - to be repeated, not to be secret
     answers = SeededModel(dice) if model is None else RechunkedModel(model, dice)
     world = World(agent, answers, make_store(), dice, faults)

@@ -44,7 +44,7 @@ class SeededModel:
         """Improvise a turn; see `streamagent.protocols.Model`."""
         given = [message async for message in context]
         problems = [text for request in provider_requests(given).items() for text in lint(*request)]
-        if problems:
+        if problems and not _is_anothers(given):
             raise AssertionError("I4: " + "; ".join(problems))
         for message in self._turn(given, tools):
             yield message
@@ -84,6 +84,12 @@ class SeededModel:
             yield opened
             query = {"tool": name, "id": f"c{number}", "args": example_arguments(tool.parameters, prompt) or {}}
             yield replace(opened, content="}", more=False, query=query)
+
+
+def _is_anothers(given: Sequence[Message]) -> bool:
+    """Tell whether an answer stands there that is not over: another process has the session, and this one's is lost."""
+    own = [message for message in given if message.role == "assistant"]
+    return bool(own) and own[-1].type != "stop"
 
 
 class RechunkedModel:
