@@ -22,7 +22,7 @@ from streamagent.testing.points import leaves
 from .world import SESSION, InjectedBug, InjectedFull, Killed, Process, World
 
 REFUSED = (LeaseLost, SessionBusy, ConflictError, ApprovalGone, ApprovalNotFound)  # the session is another one's now
-EXPECTED = (*REFUSED, InjectedFull, InjectedBug)
+EXPECTED = (*REFUSED, Killed, InjectedFull, InjectedBug)
 DAY = 86_400.0  # virtual seconds in which everything ends: far more than all waits of one life may take
 POLL = 5.0  # virtual seconds between two looks for cancels from elsewhere
 ROUNDS = 4  # actions of a process
@@ -64,6 +64,8 @@ async def _series(world: World, prompts: Sequence[str], numbers: Iterator[int]) 
             for _ in range(world.dice.randrange(1, ROUNDS)):
                 with suppress(*EXPECTED):
                     await client.act(prompts)
+                if not client.alive:
+                    break
         await world.look()
 
 
@@ -110,6 +112,11 @@ class Client:
         self._world = process.world
         self._dice = process.world.dice
         self._session = session
+
+    @property
+    def alive(self) -> bool:
+        """Its process was not killed."""
+        return self._process.alive
 
     async def act(self, prompts: Sequence[str]) -> None:
         """Do what the dice say."""
@@ -166,7 +173,7 @@ class Client:
     async def _follow(self, reply: RunReply, shown: Shown, limit: int) -> None:
         seen, cuts = 0, self._world.cuts
         async for message in reply:
-            if not self._process.alive:
+            if not self.alive:
                 raise Killed
             shown.take(message)
             seen += 1

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from streamagent.agent import Agent
 from streamagent.calls import Tool
-from streamagent.errors import StoreFull, ToolError
+from streamagent.errors import StoreError, StoreFull, ToolError
 from streamagent.message import Message, afold
 from streamagent.protocols import Model, Store
 from streamagent.testing.checking import check_session
@@ -27,8 +27,8 @@ REACH = {"crash": 80, "store": 24, "tool": 6, "model": 24}  # points of its kind
 LONGEST = {"tool": 30.0, "model": 5.0, "store": 0.05}  # virtual seconds that something may take
 
 
-class Killed(BaseException):
-    """The process is gone: whatever it still does has no effect."""
+class Killed(StoreError):
+    """The process is gone: nothing that it still does has an effect, and its own code unwinds as from a dead store."""
 
 
 class InjectedFull(StoreFull):
