@@ -220,4 +220,5 @@ def tokens_of(told: Mapping[str, Any]) -> float:
 
 def goes_on(stop: Message) -> bool:
     """The run pauses there, or takes a turn again whose context was too long."""
-    return fact(stop, "reason") == "paused" or (fact(stop, "error") or {}).get("kind") == "context_overflow"
+    again = fact(stop, "cut") == "resumed" or (fact(stop, "error") or {}).get("kind") == "context_overflow"
+    return again or fact(stop, "reason") == "paused"

@@ -59,7 +59,8 @@ def i1(e: Evidence) -> Problems:
         if paused and turn is turns[-1]:
             waiting = {fact(row, "call") for row in turn if is_request(row)} - set(given)
             asked = [call for call in asked if call not in waiting]
-        in_order = not any(is_request(row) or fact(row, "tool") in e.streamed for row in turn)
+        streamed = any(fact(row, "streamed") or fact(row, "tool") in e.streamed for row in turn)
+        in_order = not (streamed or any(map(is_request, turn)))
         if (given if in_order else sorted(given)) != (asked if in_order else sorted(asked)):
             yield f"the calls of the turn at {told(turn[0])} are {asked}, their results answer {given}"
 
