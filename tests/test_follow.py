@@ -28,8 +28,8 @@ from streamagent import (
     follow,
     tool,
 )
+from streamagent.testing.contract.following import WIDE, seen, stored
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
-from tests.stores.following import WIDE, seen, stored
 
 pytestmark = pytest.mark.anyio
 ASYNCIO = pytest.mark.parametrize(

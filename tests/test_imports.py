@@ -51,7 +51,8 @@ LAYERS = [
     *({part} for part in COLUMN),
     {"agent"},
     {"__init__", "operators"},
-    {"cli", "testing"},
+    {"testing"},
+    {"cli"},
 ]
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 HEAVY = ("litellm", "aiostream", "pydantic", "aiosqlite", "aiohttp", "jsonschema", "psycopg", "rich", "typer")
@@ -112,6 +113,12 @@ def test_imports_run_downwards(path):
 def test_the_column_knows_protocols_only(path):
     wrong = [(source, target) for source, target in arrows(path) if source in COLUMN and target in BESIDE]
     assert wrong == []
+
+
+def test_the_test_kit_is_imported_by_its_command_alone():
+    places = {source for path in MODULES for source, target in arrows(path) if target == "testing" != source}
+    users = [path.name for path in (PACKAGE / "cli").glob("*.py") if ("cli", "testing") in arrows(path)]
+    assert (places, users) == ({"cli"}, ["sim.py"])
 
 
 def test_an_arrow_that_runs_up_is_seen(tmp_path, monkeypatch):

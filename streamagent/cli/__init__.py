@@ -1,4 +1,4 @@
-"""The command line: `streamagent run | chat | approve | sessions`, one file a command."""
+"""The command line: `streamagent run | chat | approve | sessions | sim`, one file a command."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .follow import follow
 from .keeping import erase_user, prune_sessions
 from .run import run
 from .sessions import sessions
+from .sim import sim
 from .transfer import export_to_output, import_from_file
 
 app = typer.Typer(
@@ -44,6 +45,7 @@ def _root(
 app.command()(run)
 app.command()(chat)
 app.command()(approve)
+app.command()(sim)
 sessions.command()(follow)
 sessions.command("export")(export_to_output)
 sessions.command("import")(import_from_file)

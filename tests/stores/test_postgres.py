@@ -24,10 +24,9 @@ from streamagent.stores import _dialect, open_store
 from streamagent.stores._postgres_schema import comments
 from streamagent.stores._schema import TABLES
 from streamagent.stores.postgres import PostgresStore
+from streamagent.testing.contract import StoreContract
+from streamagent.testing.contract.rows import KIB64, LONG, call_and_result, contents, rows, text
 from tests.conftest import BACKENDS
-
-from .contract import KIB64, LONG, StoreContract, call_and_result, contents, rows, text
-from .forks import ForkContract
 
 pytestmark = pytest.mark.anyio
 
@@ -65,11 +64,10 @@ def ask(postgres, schema):
 
 
 class TestContract(StoreContract):
-    pass
-
-
-class TestForks(ForkContract):
-    pass
+    @pytest.fixture
+    async def store(self, make):
+        async with make() as store:
+            yield store
 
 
 class TestTables:

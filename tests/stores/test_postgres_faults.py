@@ -14,9 +14,9 @@ from streamagent.message import Message
 from streamagent.records import Owner
 from streamagent.stores import _postgres_connection
 from streamagent.stores.postgres import PostgresStore
+from streamagent.testing.contract.rows import LONG, contents, rows, text
 from tests.conftest import BACKENDS
 
-from .contract import LONG, contents, rows, text
 from .pg_proxy import open_proxy
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,7 @@ from streamagent.message import Message
 from streamagent.records import Owner
 from streamagent.stores.postgres import PostgresStore
 from streamagent.stores.sqlite import SqliteStore
-
-from .contract import KIB64, rows
+from streamagent.testing.contract.rows import KIB64, rows
 
 pytestmark = pytest.mark.anyio
 

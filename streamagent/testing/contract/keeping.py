@@ -1,5 +1,7 @@
 """What every store does to let sessions be exported, imported and pruned."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -8,8 +10,6 @@ import pytest
 from streamagent.errors import ConflictError, LeaseLost, MessageError, SessionBusy
 from streamagent.message import Message, afold
 from streamagent.records import CallRecord, Mark, Owner
-
-pytestmark = pytest.mark.anyio
 
 THEN = datetime(2020, 2, 2, 2, 2, 2, 222222, tzinfo=timezone.utc)
 LATER = THEN + timedelta(days=1)

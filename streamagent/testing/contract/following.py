@@ -1,5 +1,7 @@
 """What every store does for those who follow a session."""
 
+from __future__ import annotations
+
 import tracemalloc
 from dataclasses import replace
 
@@ -9,8 +11,6 @@ import pytest
 from streamagent.errors import CursorError, CursorGone
 from streamagent.follow import Cursor, Follow
 from streamagent.message import Message, afold, fold
-
-pytestmark = pytest.mark.anyio
 
 KIB64 = 64 * 1024
 WIDE = "grün 水 🐟 e\u0301"  # characters of 1 to 4 bytes
