@@ -75,6 +75,7 @@ class RunReply(Reply):
         self._lost: LeaseLost | None = None
         self._fence: int | None = None
         self._replayed: Message | None = None
+        self._shown = 0  # sequence of the last row that was shown again
         self._deadline = math.inf
         self._by: Message | None = None
         self._switching = False
@@ -169,7 +170,7 @@ class RunReply(Reply):
             message = self._last = await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
             if not message.is_final:
                 self._check()  # it may have come in spite of the end, and nobody may ask for another
-            return message  # noqa: TRY300 - what follows is about exceptions
+            return None if self._is_known(message) else message
         except StopAsyncIteration:
             await (self._resume() if self._hurries() else self._next_run())
         except Interrupted:
@@ -190,6 +191,12 @@ class RunReply(Reply):
         late = deadline < math.inf and current_time() >= deadline
         if self._cause is not None or late or self._hurries():
             raise Interrupted
+
+    def _is_known(self, message: Message) -> bool:
+        """Tell whether a run that goes on passes a row once more that its reader was shown before."""
+        if self._run is None:
+            self._shown = message.sequence or 0
+        return self._run is not None and 0 < (message.sequence or 0) <= self._shown
 
     async def _start(self) -> None:
         """Put the prompt into the inbox and open the first run, or show the answer that the prompt has already.
