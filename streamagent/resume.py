@@ -18,7 +18,7 @@ from .settle import Cause
 
 CRASHES = 3  # owners in a row that died in a run, after which nobody tries again
 
-_REDONE = "Not executed: the process ended before the answer was complete, and it was taken anew."
+_REDONE = "Not executed: the run broke off before the answer was complete, and it was taken anew."
 
 
 @dataclass(slots=True)
@@ -168,5 +168,5 @@ def _closings(left: Unfinished, cut: Cut, has_effect: Callable[[Message], bool])
         rows = close_all(left.open, (), {}, cause="crashed", text=_REDONE)
         return [*rows, Message.stop("tool_calls", cut="crashed")]
     rows = close_all(left.open, calls, {}, cause="resumed", text=_REDONE)
-    error = {"kind": "interrupted", "message": "the process ended before the answer", "retryable": True}
+    error = {"kind": "interrupted", "message": "the run broke off before the answer", "retryable": True}
     return [*rows, replace(Message.stop("aborted", cut="resumed", error=error), attempt=cut.attempt)]
