@@ -230,6 +230,8 @@ class RunReply(Reply):
         asks = self._prompt is not None and self._replayed is None
         found = await find(store, session, fence=fence, asks=asks, repeatable=plan.pipeline.repeats)
         self._rows.extend(found.rows)
+        if self._replayed is not None and found.cut is None:  # it is given up, and others' prompts are not for this one
+            return
         tasks = RunTasks(self._runtime.tasks, self.fail)
         self._run = run = Run(session, store, fence, plan, tasks, self._deadline, left=found.left, cut=found.cut)
         run.started, run.lineage, run.starter = found.started, lineage, self._runtime.start_child
@@ -253,8 +255,9 @@ class RunReply(Reply):
         run, prompt = self._run, self._prompt
         if run is None and await self._was_cut():
             await self._open_run()
-            return
-        if run is None or prompt is None or (run.prompt in (None, prompt.id) and not run.resumed):
+            if self._run is not None:
+                return
+        if run is None or prompt is None or run.prompt == prompt.id or not (run.prompt or run.resumed):
             await self._finish("ended")
             return
         if await self._left("ended"):
