@@ -78,6 +78,7 @@ from .stages.tool_dispatch import tool_dispatch as tool_dispatch
 from .stages.transform import transform as transform
 from .stages.whole import whole as whole
 from .stores.memory import MemoryStore as MemoryStore
+from .stores.postgres import PostgresStore as PostgresStore
 from .stores.sqlite import SqliteStore as SqliteStore
 from .structured import StructuredReply as StructuredReply
 from .tools.function import tool as tool

@@ -53,8 +53,8 @@ class Agent:
         tools: What the model may call; plain functions and agents with a name and a description are made tools.
         system: The system prompt; it is sent in front of the stored messages and not stored.
         skills: Instructions that the model is told of, and reads by the tool `skill` when it needs them.
-        store: Where sessions live when no runtime is given: the path of an SQLite file, a store, or `None` for the
-            memory of this process.
+        store: Where sessions live when no runtime is given: the path of an SQLite file, a PostgreSQL URL, a
+            store, or `None` for the memory of this process.
         pipeline: The stages; by default `tool_dispatch(tools)` and `persist()`.
         settings: Options of the model calls.
         max_turns: How many model turns one prompt may take.

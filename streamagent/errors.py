@@ -87,11 +87,18 @@ class ApprovalGone(SessionError):
 
 
 class StoreError(StreamAgentError):
-    """Base of the errors of a store. Nothing was written when one is raised."""
+    """Base of the errors of a store. Nothing was written when one is raised, unless it is a `StoreUncertain`."""
 
 
 class StoreBusy(StoreError):
-    """Another process holds the database's write lock for longer than the timeout."""
+    """Another process holds a lock, or nothing was free, for longer than the timeout."""
+
+
+class StoreUncertain(StoreError):
+    """The connection was lost while something was committed, and it could not be found out whether it was.
+
+    Look at the session's rows before you write it again.
+    """
 
 
 class StoreFull(StoreError):

@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, settings
 
 from streamagent import MemoryStore, SqliteStore
 from streamagent.stores import open_store
+from streamagent.stores.postgres import PostgresStore
+from tests.postgres_server import PostgresServer
 
 settings.register_profile(
     "thorough",
@@ -19,6 +21,8 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 
+_numbers = count()
+
 BACKENDS = [
     pytest.param(("asyncio", {"debug": True}), id="asyncio"),
     pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
@@ -26,12 +30,30 @@ BACKENDS = [
 ]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server, one a process of the suite; it starts with the first test that wants it."""
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def schema(postgres):
+    """A name for a schema of the test's own."""
+    name = f"test_{next(_numbers)}"
+    yield name
+    postgres.drop(name)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def either_store(request, tmp_path):
-    """A store in memory, and an SQLite file on the backends that it takes."""
+    """A store in memory, an SQLite file on the backends that it takes, and a PostgreSQL schema on one of them."""
     if request.param == "memory":
         return MemoryStore()
-    return SqliteStore(tmp_path / "s.db")
+    if request.param == "sqlite":
+        return SqliteStore(tmp_path / "s.db")
+    return PostgresStore(request.getfixturevalue("postgres").url(), schema=request.getfixturevalue("schema"))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -65,14 +87,16 @@ class OwnFile(SqliteStore):
 
 
 def pytest_collection_modifyitems(items):
-    """Leave out SQLite under trio: aiosqlite is asyncio's."""
+    """Leave out SQLite under trio, because aiosqlite is asyncio's, and PostgreSQL but on uvloop, the fastest."""
     items[:] = [item for item in items if not _impossible(getattr(item, "callspec", None))]
 
 
 def _impossible(callspec):
-    if callspec is None or callspec.params.get("anyio_backend", ("",))[0] != "trio":
+    backend = None if callspec is None else callspec.params.get("anyio_backend")
+    if backend is None:
         return False
-    return "sqlite" in (callspec.params.get("own_stores"), callspec.params.get("either_store"))
+    stores = (callspec.params.get("own_stores"), callspec.params.get("either_store"))
+    return ("sqlite" in stores and backend[0] == "trio") or ("postgres" in stores and backend != BACKENDS[1].values[0])
 
 
 def pytest_generate_tests(metafunc):

@@ -52,7 +52,7 @@ LAYERS = [
     {"cli", "testing"},
 ]
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
-HEAVY = ("litellm", "aiostream", "pydantic", "aiosqlite", "aiohttp", "jsonschema", "rich", "typer")
+HEAVY = ("litellm", "aiostream", "pydantic", "aiosqlite", "aiohttp", "jsonschema", "psycopg", "rich", "typer")
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

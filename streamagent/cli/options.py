@@ -22,7 +22,7 @@ Database = Annotated[
     typer.Option(
         "--db",
         envvar="STREAMAGENT_DB",
-        help=f"The sessions' SQLite file; by default the target's own store, or {DEFAULT_DB}.",
+        help=f"The sessions' SQLite file or PostgreSQL URL; by default the target's own store, or {DEFAULT_DB}.",
         show_default=False,
     ),
 ]

@@ -28,7 +28,9 @@ sessions = typer.Typer(
     no_args_is_help=True, help="List, show, fork, cancel and delete stored sessions.", rich_markup_mode=None
 )
 
-Database = Annotated[str, typer.Option("--db", envvar="STREAMAGENT_DB", help="The sessions' SQLite file.")]
+Database = Annotated[
+    str, typer.Option("--db", envvar="STREAMAGENT_DB", help="The sessions' SQLite file or PostgreSQL URL.")
+]
 Id = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 
 _PIPE_WIDTH = 160  # characters of a line where no terminal says how wide it is
@@ -137,15 +139,15 @@ def delete(session: Id, *, db: Database = DEFAULT_DB) -> None:
 def with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bool) -> T:
     """Open the database, do something with it, and return what that gave."""
     with exit_codes() as interrupts:
-        from streamagent.stores.sqlite import SqliteStore
+        from streamagent.stores import is_url, open_store
 
-        if not Path(db).is_file():
+        if not is_url(db) and not Path(db).is_file():
             raise fail(f"there is no database {db!r}")
 
         found: list[T] = []
 
         async def main() -> None:
-            async with SqliteStore(db, read_only=read_only) as store:
+            async with open_store(db, read_only=read_only) as store:
                 with interrupts.cut():
                     found.append(await work(store))
 
@@ -155,7 +157,7 @@ def with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: boo
 
 def _require(found: bool, session: str, db: str) -> None:
     if not found:
-        raise fail(f"there is no session {session!r} in {db}")
+        raise fail(f"there is no session {session!r} in {'this database' if '://' in db else db}")
 
 
 async def _messages(store: Store, session: str) -> AsyncIterator[Message]:

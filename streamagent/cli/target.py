@@ -47,7 +47,7 @@ def load_target(text: str | None, *, model: str | None, db: str | None) -> Targe
         text: `module:attr` or `path/to/file.py[:attr]`, where `attr` (default `agent`) is an `Agent`, or a function
             of a model's name that returns one.
         model: The model's name, instead of the target's own.
-        db: The SQLite file, instead of the target's own store.
+        db: The SQLite file or PostgreSQL URL, instead of the target's own store.
 
     Raises:
         ConfigError: There is no such target, or it is no agent.

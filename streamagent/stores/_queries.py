@@ -1,4 +1,4 @@
-"""What readers ask an SQLite store. Each function is called on a connection's own thread and leaves no cursor open."""
+"""What readers ask a database. Each function is called on a connection's own thread and leaves no cursor open."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamagent._core.usage import usage_of
-from streamagent.message import Message, utc_now
+from streamagent.message import Message
 from streamagent.prompts import ASIDE
 from streamagent.records import CallRecord, SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
+from ._dialect import NOW, PAGE_BYTES, PAGE_END, SNAPSHOT, Database
 from ._effects import Effect, records
 from ._forks import Part
 from ._pairs import left_open
 from ._select import decode, read_lineage, read_pieces, select_messages, to_row, with_content
 
-if TYPE_CHECKING:
-    from sqlite3 import Connection
-
-# One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds at most these bytes and one more row.
+# One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds PAGE_BYTES at most, and one more row.
 PAGE_ROWS = 256
-PAGE_BYTES = 256 * 1024
-END = (1 << 63) - 1  # the largest integer of SQLite
+END = (1 << 63) - 1  # the largest integer of a column
 
-_PAGE = select_messages("sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?")
+_PAGE = select_messages(f"sequence > ?3 AND sequence <= ?4 {PAGE_END}")
 _INBOX = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid")
 # Session by session, by the partial index: what waits in sessions that nobody asks for costs nothing.
 _WAITING = """
@@ -41,15 +38,15 @@ _LAST = select_messages(f"sequence <= ? AND NOT (role = 'user' AND type IN {ASID
 _LEASE = "SELECT prev IS NOT NULL, crashes FROM leases WHERE tenant = ? AND session = ?"
 _CALLS = "SELECT call, attempts, outcome FROM calls WHERE tenant = ? AND session = ? AND state <> 'closed'"
 # By two small indexes: the sessions that somebody holds, and those in whose inbox something waits.
-_UNATTENDED = """
-    WITH alive AS (SELECT owner FROM owners WHERE tenant = ?1 AND expires_at > ?2)
+_UNATTENDED = f"""
+    WITH alive AS (SELECT owner FROM owners WHERE tenant = ?1 AND expires_at > {NOW})
     SELECT session FROM leases
     WHERE tenant = ?1 AND modified_at IS NOT NULL AND (
-        owner IS NOT NULL AND owner NOT IN alive
+        owner IS NOT NULL AND owner NOT IN (SELECT owner FROM alive)
         OR owner IS NULL AND session IN (SELECT session FROM messages WHERE tenant = ?1 AND state = 'inbox')
     )
-    ORDER BY modified_at, session LIMIT ?3
-"""
+    ORDER BY modified_at, session LIMIT ?2
+"""  # noqa: S608 - constants only
 _TALLY = """
     SELECT role, type, count(*) FROM messages
     WHERE tenant = ? AND session = ? AND sequence <= ? GROUP BY role, type
@@ -98,7 +95,7 @@ class Page:
         return replace(self.messages[-1], content=content, more=self.still_open or self.left > 0)
 
 
-def read_parts(db: Connection, tenant: str, session: str, after: int, until: int) -> list[Part]:
+def read_parts(db: Database, tenant: str, session: str, after: int, until: int) -> list[Part]:
     """Say who keeps the rows of a session, from the first to the last."""
     parts = [part for part in read_lineage(db, tenant, session, until) if part.until > after]
     for part in parts:
@@ -106,7 +103,7 @@ def read_parts(db: Connection, tenant: str, session: str, after: int, until: int
     return parts[::-1]
 
 
-def read_page(db: Connection, tenant: str, session: str, part: Part) -> Page:
+def read_page(db: Database, tenant: str, session: str, part: Part) -> Page:
     """Read the messages of one page of a session's part, up to the first whose content is in pieces."""
     page = Page([])
     size = 0
@@ -148,25 +145,25 @@ def _to_message(session: str, values: Sequence[Any]) -> Message:
     )
 
 
-def read_next(db: Connection, tenant: str, page: Page) -> tuple[int, str]:
+def read_next(db: Database, tenant: str, page: Page) -> tuple[int, str]:
     """Read what follows of a page's last message, 64 KiB at most."""
     limit = min(PIECE, page.left)
     return read_pieces(db, (tenant, page.source, page.messages[-1].id), after=page.piece, limit=limit)
 
 
-def read_inbox(db: Connection, tenant: str, session: str) -> list[Message]:
+def read_inbox(db: Database, tenant: str, session: str) -> list[Message]:
     """Read the messages that wait."""
     with snapshot(db):
         rows = [to_row(values) for values in db.execute(_INBOX, (tenant, session))]
         return [with_content(db, tenant, session, row).message(session) for row in rows]
 
 
-def read_waiting(db: Connection, tenant: str, sessions: Collection[str], type_: str) -> set[str]:
+def read_waiting(db: Database, tenant: str, sessions: Collection[str], type_: str) -> set[str]:
     """Find the sessions in whose inbox a message of a type waits."""
     return {session for [session] in db.execute(_WAITING, (json.dumps([*sessions]), tenant, type_))}
 
 
-def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:
+def read_unfinished(db: Database, tenant: str, session: str) -> Unfinished:
     """Read what was left open; content of the calls only, and of a last message that is small."""
     with snapshot(db):
         still_open = [_to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
@@ -184,18 +181,18 @@ def read_unfinished(db: Connection, tenant: str, session: str) -> Unfinished:
         return replace(left, crashes=crashes)
 
 
-def read_calls(db: Connection, tenant: str, session: str) -> list[CallRecord]:
+def read_calls(db: Database, tenant: str, session: str) -> list[CallRecord]:
     """Read what is known of calls that were started and have no stored result."""
     found = db.execute(_CALLS, (tenant, session))
     return records(Effect(call=call, attempts=attempts, outcome=outcome) for call, attempts, outcome in found)
 
 
-def read_unattended(db: Connection, tenant: str, limit: int) -> list[str]:
+def read_unattended(db: Database, tenant: str, limit: int) -> list[str]:
     """Find sessions with something to do that no living owner holds."""
-    return [session for [session] in db.execute(_UNATTENDED, (tenant, encode_time(utc_now()), limit))]
+    return [session for [session] in db.execute(_UNATTENDED, (tenant, limit))]
 
 
-def read_tally(db: Connection, tenant: str, session: str) -> dict[tuple[str, str], int]:
+def read_tally(db: Database, tenant: str, session: str) -> dict[tuple[str, str], int]:
     """Count messages by role and type."""
     counts: Counter[tuple[str, str]] = Counter()
     with snapshot(db):
@@ -205,7 +202,7 @@ def read_tally(db: Connection, tenant: str, session: str) -> dict[tuple[str, str
     return dict(counts)
 
 
-def read_usage(db: Connection, tenant: str, session: str | None, since: datetime | None) -> Usage:
+def read_usage(db: Database, tenant: str, session: str | None, since: datetime | None) -> Usage:
     """Sum up stops and calls that were made at a time or later; of one session, or of all when it is `None`."""
     start = "" if since is None else encode_time(as_utc(since))
     spent = Usage()
@@ -216,7 +213,7 @@ def read_usage(db: Connection, tenant: str, session: str | None, since: datetime
     return spent
 
 
-def read_sessions(db: Connection, tenant: str, before: tuple[str, str]) -> list[tuple[str, str, str, int]]:
+def read_sessions(db: Database, tenant: str, before: tuple[str, str]) -> list[tuple[str, str, str, int]]:
     """Read one page of sessions that were modified before a (time, id)."""
     return db.execute(_SESSIONS, (tenant, *before, PAGE_ROWS)).fetchall()
 
@@ -230,9 +227,9 @@ def to_info(values: tuple[str, str, str, int]) -> SessionInfo:
 
 
 @contextmanager
-def snapshot(db: Connection) -> Iterator[None]:
+def snapshot(db: Database) -> Iterator[None]:
     """Read several things as of one moment."""
-    db.execute("BEGIN")
+    db.execute(SNAPSHOT)
     try:
         yield
     finally:

@@ -1,30 +1,25 @@
-"""How rows are read from an SQLite store's tables. Each function is called on the connection's own thread."""
+"""How rows are read from a database's tables. Each function is called on the connection's own thread."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamagent.message import ROLES
 
 from ._codec import decode_any_time, decode_query, decode_time, utf8_size
+from ._dialect import FIRST_BYTES, Database
 from ._forks import Part, lineage
 from ._row import UNREADABLE, Row
-
-if TYPE_CHECKING:
-    from sqlite3 import Connection
 
 # A row that a fork closed for itself has its content, and mostly its query, in the row of its source.
 _SOURCE = (
     "SELECT {} FROM messages AS origin"
     " WHERE origin.id = messages.id AND origin.tenant = messages.tenant AND origin.session = messages.source"
 )
-_OF_SOURCE = _SOURCE.format(
-    "CASE typeof(content) WHEN 'text'"
-    " THEN ifnull(CAST(substr(CAST(content AS BLOB), 1, messages.size) AS TEXT), '') ELSE content END"
-)
+_OF_SOURCE = _SOURCE.format(FIRST_BYTES)
 COLUMNS = f"""
     id, sequence, prev, role, type, state, attempt, client_key, size, created_at,
     CASE WHEN source IS NULL OR query IS NOT NULL THEN query ELSE ({_SOURCE.format("query")}) END,
@@ -42,7 +37,15 @@ _PIECES = """
     SELECT piece, content FROM fragments
     WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece
 """
-_PARENT = "SELECT parent, base FROM leases WHERE tenant = ? AND session = ?"
+_ANCESTORS = """
+    WITH RECURSIVE line (session, parent, base) AS (
+        SELECT session, parent, base FROM leases WHERE tenant = ?1 AND session = ?2
+        UNION
+        SELECT leases.session, leases.parent, leases.base
+        FROM line CROSS JOIN leases ON leases.tenant = ?1 AND leases.session = line.parent
+    )
+    SELECT session, parent, base FROM line
+"""
 
 
 def decode(values: Sequence[Any]) -> tuple[dict[str, Any] | None, datetime]:
@@ -91,7 +94,7 @@ def to_row(values: Sequence[Any]) -> Row:
 
 
 def read_pieces(
-    db: Connection, message: tuple[str, str, str], *, after: int = -1, limit: float = math.inf
+    db: Database, message: tuple[str, str, str], *, after: int = -1, limit: float = math.inf
 ) -> tuple[int, str]:
     """Read the next bytes of a message in pieces.
 
@@ -115,7 +118,7 @@ def read_pieces(
     return after, "".join(texts)
 
 
-def with_content(db: Connection, tenant: str, session: str, row: Row) -> Row:
+def with_content(db: Database, tenant: str, session: str, row: Row) -> Row:
     """Load the content of a row that has it in pieces."""
     if row.size and not row.pieces:
         _, content = read_pieces(db, (tenant, row.source or session, row.id), limit=row.size)
@@ -123,6 +126,7 @@ def with_content(db: Connection, tenant: str, session: str, row: Row) -> Row:
     return row
 
 
-def read_lineage(db: Connection, tenant: str, session: str, until: int) -> Iterator[Part]:
+def read_lineage(db: Database, tenant: str, session: str, until: int) -> Iterator[Part]:
     """Say who keeps the rows of a session, from the last one back to the first."""
-    return lineage(session, until, lambda owner: db.execute(_PARENT, (tenant, owner)).fetchone() or (None, 0))
+    found = {owner: (parent, base) for owner, parent, base in db.execute(_ANCESTORS, (tenant, session))}
+    return lineage(session, until, lambda owner: found.get(owner, (None, 0)))

@@ -1,49 +1,50 @@
-"""The ledger of a session in an SQLite store's tables; used on the writing connection's own thread."""
+"""The ledger of a session in a database's tables; used on the writing connection's own thread."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
 from streamagent.errors import LeaseLost
+from streamagent.records import Owner
 
 from ._codec import decode_time, encode_time, pack
+from ._dialect import Database
 from ._forks import ForkPoint
 from ._ledger import Ledger
 from ._row import Row
 from ._select import read_lineage, read_pieces, select_messages, to_row, with_content
 
-if TYPE_CHECKING:
-    from sqlite3 import Connection
-
-    from streamagent.records import Owner
-
 _FIND = select_messages("id = ?")
 _FIND_KEY = select_messages("client_key = ?")
 # `state <> 'closed'` says to SQLite that the partial index holds all these rows.
 _WAITING = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid LIMIT ?")
-_LEASE = "SELECT head, fence, base, prev, owner, crashes, modified_at FROM leases WHERE tenant = ? AND session = ?"
+LEASE = "SELECT head, fence, base, prev, owner, crashes, modified_at FROM leases WHERE tenant = ? AND session = ?"
 _SAVE_LEASE = """
     INSERT INTO leases (tenant, session, head, fence, prev, owner, crashes, created_at, modified_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT DO UPDATE SET
+    ON CONFLICT (tenant, session) DO UPDATE SET
         head = excluded.head,
         fence = excluded.fence,
         prev = excluded.prev,
         owner = excluded.owner,
         crashes = excluded.crashes,
-        created_at = coalesce(min(created_at, excluded.created_at), created_at, excluded.created_at),
-        modified_at = ifnull(excluded.modified_at, modified_at)
-    WHERE fence = ?
+        created_at = CASE WHEN leases.created_at < excluded.created_at THEN leases.created_at
+            ELSE coalesce(excluded.created_at, leases.created_at) END,
+        modified_at = coalesce(excluded.modified_at, leases.modified_at)
+    WHERE leases.fence = ?
 """
 _CLEAR_LEASE = """
     UPDATE leases SET created_at = NULL, modified_at = NULL, parent = NULL, base = 0 WHERE tenant = ? AND session = ?
 """
 _BEGIN_FORK = """
-    REPLACE INTO leases (tenant, session, head, fence, parent, base, prev, created_at, modified_at)
+    INSERT INTO leases (tenant, session, head, fence, parent, base, prev, created_at, modified_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (tenant, session) DO UPDATE SET
+        head = excluded.head, fence = excluded.fence, owner = NULL, crashes = 0, parent = excluded.parent,
+        base = excluded.base, prev = excluded.prev, created_at = excluded.created_at, modified_at = excluded.modified_at
 """
 _FORKS = "SELECT session FROM leases WHERE tenant = ? AND parent = ? LIMIT 3"
 _KEEPERS = "SELECT session, sequence FROM messages WHERE tenant = ? AND id = ? AND sequence IS NOT NULL"
@@ -56,7 +57,7 @@ _FIRST_UNFINISHED = """
             AND type <> 'approval' -- it is decided in the session that asks; a fork asks again
         UNION ALL
         SELECT sequence FROM messages WHERE tenant = ?1 AND session = ?2 AND answered > ?3 AND +sequence <= ?3
-    )
+    ) AS unfinished
 """
 _TAIL = select_messages("sequence >= ? AND sequence <= ? ORDER BY sequence")
 _INSERT = """
@@ -67,26 +68,30 @@ _INSERT = """
 """
 _UPDATE = """
     UPDATE messages SET
-        sequence = ?, prev = ?, state = ?, answered = ?, fence = ifnull(fence, ?), modified_at = ?
+        sequence = ?, prev = ?, state = ?, answered = ?, fence = coalesce(fence, ?), modified_at = ?
     WHERE tenant = ? AND session = ? AND id = ?
 """
 _GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
 _GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
 _ALIVE = "SELECT 1 FROM owners WHERE tenant = ? AND owner = ? AND expires_at > ?"
-_HEAR = "REPLACE INTO owners (tenant, owner, expires_at) VALUES (?, ?, ?)"
+_HEAR = """
+    INSERT INTO owners (tenant, owner, expires_at) VALUES (?, ?, ?)
+    ON CONFLICT (tenant, owner) DO UPDATE SET expires_at = excluded.expires_at
+"""
 _START_CALL = """
     INSERT INTO calls (tenant, session, call, state, attempts, fence, started_at) VALUES (?, ?, ?, 'started', 1, ?, ?)
-    ON CONFLICT DO UPDATE SET attempts = attempts + 1, fence = excluded.fence RETURNING attempts
+    ON CONFLICT (tenant, session, call) DO UPDATE SET attempts = calls.attempts + 1, fence = excluded.fence
+    RETURNING attempts
 """
 _FINISH_CALL = """
     UPDATE calls SET state = 'finished', outcome = ?, finished_at = ?, fence = ?
     WHERE tenant = ? AND session = ? AND call = ?
 """
 _CLOSE_CALL = """
-    UPDATE calls SET state = 'closed', outcome = NULL, finished_at = ifnull(finished_at, ?)
+    UPDATE calls SET state = 'closed', outcome = NULL, finished_at = coalesce(finished_at, ?)
     WHERE tenant = ? AND session = ? AND call = ?
 """
-_NEXT_PIECE = "SELECT ifnull(max(piece) + 1, 0) FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
+_NEXT_PIECE = "SELECT coalesce(max(piece) + 1, 0) FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
 _ADD_PIECE = "INSERT INTO fragments (tenant, session, message, piece, content) VALUES (?, ?, ?, ?, ?)"
 _DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
 
@@ -94,8 +99,8 @@ _DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND messa
 class TableLedger(Ledger):
     """One session's rows in the tables, for one operation inside a write transaction; `save` ends it."""
 
-    def __init__(self, db: Connection, tenant: str, session: str, *, now: str) -> None:
-        lease = db.execute(_LEASE, (tenant, session)).fetchone()
+    def __init__(self, db: Database, tenant: str, session: str, *, now: str) -> None:
+        lease = self._look_up(db, tenant, session)
         head, fence, base, prev, owner, crashes, modified_at = lease or (0, 0, 0, None, None, 0, None)
         super().__init__(session, head=head, fence=fence, base=base, prev=prev, owner=owner, crashes=crashes)
         self._found = self._lease
@@ -105,6 +110,11 @@ class TableLedger(Ledger):
         self._key = (tenant, session)
         self._now = now
         self._touched: dict[str, Row] = {}
+
+    def _look_up(self, db: Database, tenant: str, session: str) -> Sequence[Any] | None:
+        """Read the lease; from here on nobody else writes the session."""
+        found: Sequence[Any] | None = db.execute(LEASE, (tenant, session)).fetchone()
+        return found
 
     @property
     def _lease(self) -> tuple[int, int, str | None, int]:
@@ -181,7 +191,7 @@ class TableLedger(Ledger):
 
     def sibling(self, session: str) -> TableLedger:
         """Look at another session in the same transaction."""
-        return TableLedger(self._db, self._tenant, session, now=self._now)
+        return type(self)(self._db, self._tenant, session, now=self._now)
 
     def point(self, sequence: int) -> ForkPoint:
         """Look up the row's keeper, and the rows from the first unfinished one."""

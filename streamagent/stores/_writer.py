@@ -1,22 +1,29 @@
-"""The one writer of an SQLite store: it collects what all sessions hand over and commits it in groups."""
+"""What all sessions hand over to be written: in what order, when, and what becomes of what fails."""
 
 from __future__ import annotations
 
 import math
-import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiosqlite
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
+from anyio.abc import TaskGroup
 
-from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionBusy, SessionError, StoreCorrupt, StoreError
-from streamagent.message import Message, utc_now
+from streamagent.errors import (
+    ConfigError,
+    LeaseLost,
+    MessageError,
+    SessionBusy,
+    SessionError,
+    StoreError,
+    StoreUncertain,
+)
+from streamagent.message import Message
 
-from ._codec import check_name, encode_time
-from ._connection import Options, call, patiently, rollback
+from ._codec import check_name
 from ._ledger import Ledger
 from ._row import Row, add_fragment
 from ._tables import TableLedger
@@ -32,6 +39,7 @@ class Operation:
     Args:
         session: The session.
         run: What to do; called again when the transaction is tried again. `None` to wait for what came before.
+        mark: Names the transaction that it was part of, while it is not known what became of that.
     """
 
     session: str
@@ -39,6 +47,18 @@ class Operation:
     done: Event = field(default_factory=Event)
     result: Any = None
     error: Exception | None = None
+    mark: Any = None
+
+    def attempt(self, look_up: Callable[[str], TableLedger]) -> Exception | None:
+        """Do it, inside a write transaction; return what it was refused with."""
+        if self.run is not None:
+            try:
+                ledger = look_up(self.session)
+                self.result = self.run(ledger)
+                ledger.save()
+            except REFUSALS as error:
+                return error
+        return None
 
 
 class Lagged(Operation):
@@ -58,53 +78,69 @@ class Lagged(Operation):
 
 
 @asynccontextmanager
-async def open_writer(db: aiosqlite.Connection, options: Options, tenant: str) -> AsyncGenerator[Writer, None]:
+async def running(writer: Writer) -> AsyncGenerator[None, None]:
     """Run a writer; leaving the block commits what waits, also when it is cancelled.
 
     Raises:
         StoreError: Why some fragments could not be written.
     """
-    writer = Writer(db, options, tenant)
     try:
-        async with create_task_group() as tasks:
+        async with grouped() as tasks:
             tasks.start_soon(writer.run)
             try:
-                yield writer
+                yield
             finally:
                 writer.close()  # the group waits for it: a transaction and the one that was queued meanwhile
-    except BaseExceptionGroup as group:
-        error = group.exceptions[0] if len(group.exceptions) == 1 else group
-        raise error from error.__cause__
     finally:
         writer.raise_left()
 
 
-class Writer:
-    """Owns the connection that writes; `run` is its task.
+@asynccontextmanager
+async def grouped() -> AsyncGenerator[TaskGroup, None]:
+    """Open a task group of which nobody sees that it is one: an error in the block comes out as it is."""
+    try:
+        async with create_task_group() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        error = group.exceptions[0] if len(group.exceptions) == 1 else group
+        raise error from error.__cause__
 
-    A transaction holds whatever was handed over while the one before was committed. An operation that is refused fails
-    alone. When the transaction fails, its operations fail; lagged fragments stay here, ahead of whatever their
-    session writes next, and `write_soon` takes no more of that session until they are written, also while they are
-    tried again. Of lagged fragments that are refused only the reason stays.
+
+class Writer(ABC):
+    """Keeps the order of what each session hands over; `run` is its task.
+
+    An operation that is refused fails alone. When a transaction fails, its operations fail; lagged fragments stay here,
+    ahead of whatever their session writes next, and `write_soon` takes no more of that session until they are written,
+    also while they are tried again. Of lagged fragments that are refused only the reason stays.
 
     Nothing here grows by itself: whoever hands over an operation waits for it, and whoever hands over a fragment is
     told how much waits and flushes above its limit.
+
+    Args:
+        name: What errors call the store.
     """
 
-    def __init__(self, db: aiosqlite.Connection, options: Options, tenant: str) -> None:
-        self._db = db
-        self._options = options
-        self._tenant = tenant
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._queue: list[Operation] = []
-        self._batch: list[Operation] = []  # what is being committed
         self._lagged: dict[str, Lagged] = {}
         self._stalled: dict[str, list[Lagged]] = {}
         self._refused: dict[str, Exception] = {}
         self._next_due = math.inf
         self._wake = Event()
         self._closed = False
-        self._synchronous = options.synchronous
-        self.damage: StoreCorrupt | None = None  # once it was met, nothing more is written
+
+    @abstractmethod
+    async def _serve(self) -> None:
+        """Commit what is in the queue until `_closed` and it is empty."""
+
+    @abstractmethod
+    def _under_way(self, session: str) -> list[Operation]:
+        """Return what is being committed of a session."""
+
+    @abstractmethod
+    async def _transact(self, batch: list[Operation]) -> Sequence[Exception | None]:
+        """Commit operations in one transaction; return what each of them was refused with."""
 
     async def submit(self, session: str, run: Callable[[Ledger], Any]) -> Any:
         """Do something after all that was handed over of the session, and wait for its commit.
@@ -133,7 +169,8 @@ class Writer:
         if session in self._lagged:
             await self._hand_over(session, None)
             return True
-        under_way = [operation for operation in (*self._batch, *self._queue) if operation.session == session]
+        waiting = (operation for operation in self._queue if operation.session == session)
+        under_way = [*self._under_way(session), *waiting]
         if under_way:
             await under_way[-1].done.wait()
         return bool(under_way)
@@ -170,14 +207,13 @@ class Writer:
     async def run(self) -> None:
         """Commit what comes until `close`; no cancellation reaches the connection."""
         with CancelScope(shield=True):
-            while self._queue or not self._closed:
-                if not self._queue:
-                    self._wake = Event()
-                    with move_on_after(self._next_due - current_time()):
-                        await self._wake.wait()
-                self._batch = self._collect()
-                await self._commit(self._batch)
-                self._batch = []
+            await self._serve()
+
+    async def _rest(self) -> None:
+        """Wait until there is something to do."""
+        self._wake = Event()
+        with move_on_after(self._next_due - current_time()):
+            await self._wake.wait()
 
     async def _hand_over(self, session: str, run: Callable[[Ledger], Any] | None) -> Operation:
         self._check_open()
@@ -191,7 +227,7 @@ class Writer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError(f"store {self._options.path} was closed; write inside its `async with`")
+            raise StoreError(f"{self._name} was closed; write inside its `async with`")
 
     def _schedule(self, session: str, fence: int, lag: float) -> Lagged:
         self._check_open()
@@ -213,25 +249,25 @@ class Writer:
             self._queue.append(lagged)
             self._wake.set()
 
-    def _collect(self) -> list[Operation]:
+    def _release_due(self) -> None:
         now = current_time()
         if now >= self._next_due:
             for lagged in [lagged for lagged in self._lagged.values() if lagged.due <= now]:
                 self._release(lagged.session)
             self._next_due = min((lagged.due for lagged in self._lagged.values()), default=math.inf)
-        queue, self._queue = self._queue, []
-        sessions = dict.fromkeys(operation.session for operation in queue) if self._stalled else ()
-        return [*(lagged for session in sessions for lagged in self._stalled.get(session, ())), *queue]
+
+    def _with_stalled(self, operations: list[Operation]) -> list[Operation]:
+        """Put what could not be written of the sessions of these operations ahead of them."""
+        sessions = dict.fromkeys(operation.session for operation in operations) if self._stalled else ()
+        return [*(lagged for session in sessions for lagged in self._stalled.get(session, ())), *operations]
 
     async def _commit(self, batch: list[Operation]) -> None:
         errors: Sequence[Exception | None] = [None] * len(batch)
         try:
             if any(operation.run for operation in batch):
-                errors = await call(self._db, self._transact, batch)
+                errors = await self._transact(batch)
         except Exception as error:  # noqa: BLE001 - also a bug goes to whoever waits
             errors = [error] * len(batch)
-            if isinstance(error, StoreCorrupt):
-                self.damage = error
         for operation in batch if self._stalled else ():
             self._stalled.pop(operation.session, None)
         for operation, operation.error in zip(batch, errors, strict=True):
@@ -241,46 +277,10 @@ class Writer:
 
     def _keep(self, lagged: Lagged, error: Exception) -> None:
         """Keep fragments that may still be written; a refusal is final."""
-        if isinstance(error, REFUSALS):
+        if isinstance(error, REFUSALS) or (isinstance(error, StoreUncertain) and lagged.mark is None):
             self._refused.setdefault(lagged.session, error)
         else:
             self._stalled.setdefault(lagged.session, []).append(lagged)
-
-    def _transact(self, db: sqlite3.Connection, batch: list[Operation]) -> list[Exception | None]:
-        """Commit a batch, on the connection's thread; return what its operations were refused with."""
-        if self.damage is not None:
-            raise self.damage
-        options = self._options
-        return patiently(lambda: self._try(db, batch), path=options.path, timeout=options.busy_timeout)
-
-    def _try(self, db: sqlite3.Connection, batch: list[Operation]) -> list[Exception | None]:
-        self._set_synchronous(db, batch)
-        now = encode_time(utc_now())
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            errors = [self._attempt(db, operation, now) for operation in batch]
-            db.execute("COMMIT")
-        finally:
-            rollback(db)
-        return errors
-
-    def _attempt(self, db: sqlite3.Connection, operation: Operation, now: str) -> Exception | None:
-        if operation.run is not None:
-            try:
-                ledger = TableLedger(db, self._tenant, operation.session, now=now)
-                operation.result = operation.run(ledger)
-                ledger.save()
-            except REFUSALS as error:
-                return error
-        return None
-
-    def _set_synchronous(self, db: sqlite3.Connection, batch: list[Operation]) -> None:
-        """Spare fragments that nobody waits for the fsync; the next one covers them."""
-        lagged = all(isinstance(operation, Lagged) for operation in batch)
-        wanted = "normal" if lagged else self._options.synchronous
-        if wanted != self._synchronous:
-            db.execute(f"PRAGMA synchronous = {wanted}")
-            self._synchronous = wanted
 
     def _raise_failure(self, session: str) -> None:
         """Raise what a lagged fragment was refused with, once, or why it waits to be tried again."""

@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
-from streamagent.errors import ConfigError, StoreCorrupt, StoreError, StoreReadOnly, UnsupportedBackendError
-from streamagent.message import Message
-from streamagent.protocols import Store, Stream
-from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
+from streamagent.errors import ConfigError, StoreCorrupt, UnsupportedBackendError
 
-from ._codec import check_name
-from ._forks import fork
-from ._ledger import Ledger
-from ._queries import (
-    END,
-    read_calls,
-    read_inbox,
-    read_next,
-    read_page,
-    read_parts,
-    read_sessions,
-    read_tally,
-    read_unattended,
-    read_unfinished,
-    read_usage,
-    read_waiting,
-    to_info,
-)
-from ._row import Row, add_fragment
+from ._dialect import Database
+from ._store import TableStore
 
 if TYPE_CHECKING:
-    import sqlite3
-    from types import TracebackType
-
     import aiosqlite
 
-    from ._writer import Writer
+    from ._sqlite_writer import SqliteWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_LATEST = ("~", "")  # sorts behind every time
 
 
-class SqliteStore(Store):
+class SqliteStore(TableStore):
     """Keep sessions in an SQLite file, shared by the processes of one machine; on asyncio (also uvloop).
 
     Open it with `async with`; leaving commits what waits. The tables are documented in the file itself: they are for
@@ -80,18 +55,14 @@ class SqliteStore(Store):
         busy_timeout: float = 5.0,
         read_only: bool = False,
     ) -> None:
-        check_name("tenant", tenant)
         if synchronous not in ("full", "normal"):
             raise ConfigError(f"synchronous is 'full' or 'normal', not {synchronous!r}")
         self.path = os.fspath(path)
-        self.tenant = tenant
-        self.read_only = read_only
+        super().__init__(f"store {self.path}", tenant=tenant, read_only=read_only)
         self._synchronous: Literal["full", "normal"] = synchronous
         self._busy_timeout = busy_timeout
-        self._stack = AsyncExitStack()
-        self._entered = False
         self._reader: aiosqlite.Connection | None = None
-        self._writer: Writer | None = None
+        self._writer: SqliteWriter | None = None
 
     def reopened(self) -> SqliteStore:
         """Make a store of the same file and options, to be opened beside this one.
@@ -109,202 +80,32 @@ class SqliteStore(Store):
             read_only=self.read_only,
         )
 
-    async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self._open())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self._stack.__aexit__(kind, error, traceback)
-
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[None, None]:
         _require_asyncio()
         from ._connection import Options, call, connect, prepare
-        from ._writer import open_writer
+        from ._sqlite_writer import SqliteWriter
+        from ._writer import running
 
-        if self._entered:
-            raise ConfigError(f"store {self.path} is open already; share one `Runtime(store=...)` among all its users")
-        self._entered = True
         options = Options(
             path=self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, read_only=self.read_only
         )
-        try:
-            async with AsyncExitStack() as stack:
-                db = self._reader = await stack.enter_async_context(connect(options))
-                await call(db, prepare, options)
-                if not self.read_only:
-                    if not options.in_memory:
-                        self._reader = await stack.enter_async_context(connect(replace(options, read_only=True)))
-                    self._writer = await stack.enter_async_context(open_writer(db, options, self.tenant))
-                try:
-                    yield
-                finally:
-                    self._reader = None
-        finally:
-            self._entered = False
+        async with AsyncExitStack() as stack:
+            db = self._reader = await stack.enter_async_context(connect(options))
+            await call(db, prepare, options)
+            if not self.read_only:
+                if not options.in_memory:
+                    self._reader = await stack.enter_async_context(connect(replace(options, read_only=True)))
+                self._writer = SqliteWriter(db, options, self.tenant)
+                await stack.enter_async_context(running(self._writer))
+            try:
+                yield
+            finally:
+                self._reader = None
 
-    async def acquire(self, session: str, *, owner: Owner | None = None) -> int:
-        """Become the session's only writer; see `Store`."""
-        fence: int = await self._writing().take_over(session, lambda ledger: ledger.acquire(owner))
-        return fence
-
-    async def release(self, session: str, *, fence: int) -> None:
-        """Hold the session no more; see `Store`."""
-        await self._writing().submit(session, lambda ledger: ledger.release(fence=fence))
-
-    async def heartbeat(self, owner: Owner) -> None:
-        """Say that an owner is alive; see `Store`."""
-        await self._writing().submit("", lambda ledger: ledger.hear(owner))
-
-    async def retire(self, owner: str) -> None:
-        """Say that an owner is gone; see `Store`."""
-        await self._writing().submit("", lambda ledger: ledger.retire(owner))
-
-    async def unattended(self, *, limit: int = 100) -> list[str]:
-        """Find sessions with something to do that no living owner holds; see `Store`."""
-        return await self._call(read_unattended, self.tenant, limit)
-
-    async def start_call(self, session: str, call: str, *, fence: int) -> int:
-        """Commit that a call's tool is about to run; see `Store`."""
-        attempts: int = await self._writing().submit(session, lambda ledger: ledger.start_call(call, fence=fence))
-        return attempts
-
-    async def finish_call(self, session: str, call: str, outcome: Message, *, fence: int) -> None:
-        """Commit what came of a call; see `Store`."""
-        row = Row.of(outcome)
-        await self._writing().submit(session, lambda ledger: ledger.finish_call(call, row, fence=fence))
-
-    async def calls(self, session: str) -> list[CallRecord]:
-        """Return what is known of the calls that were started; see `Store`."""
-        return await self._ask(read_calls, session)
-
-    async def write(self, session: str, fragments: Sequence[Message], *, fence: int) -> list[int]:
-        """Commit fragments; see `Store`."""
-        rows: dict[str, Row] = {}
-        for fragment in fragments:
-            add_fragment(rows, fragment)
-        sequences = await self._writing().write(session, rows, fence)
-        return [sequences[fragment.id] for fragment in fragments]
-
-    def write_soon(self, session: str, fragment: Message, *, fence: int, lag: float) -> int:
-        """Take a fragment that is committed within `lag` seconds; see `Store`."""
-        return self._writing().write_soon(session, fragment, fence, lag)
-
-    async def flush(self, session: str) -> None:
-        """Return when everything that `write_soon` took of this session is committed; see `Store`."""
-        await self._writing().flush(session)
-
-    async def enqueue(
-        self, session: str, message: Message, *, client_key: str | None = None, rest: Sequence[Message] = ()
-    ) -> Message:
-        """Put messages into the session's inbox; see `Store`."""
-        check_name("client_key", client_key)
-        row, rows = Row.of(message), [Row.of(part) for part in rest]
-        stored: Row = await self._writing().submit(
-            session, lambda ledger: ledger.enqueue(row, client_key=client_key, rest=rows)
-        )
-        return stored.message(session)
-
-    async def inbox(self, session: str) -> list[Message]:
-        """Return the messages that wait; see `Store`."""
-        return await self._ask(read_inbox, session)
-
-    async def admit(
-        self, session: str, *, fence: int, limit: int = 1, ids: Collection[str] | None = None
-    ) -> list[Message]:
-        """Give the oldest waiting messages their sequence; see `Store`."""
-        rows: list[Row] = await self._writing().submit(
-            session, lambda ledger: ledger.admit(fence=fence, limit=limit, ids=ids)
-        )
-        return [row.message(session) for row in rows]
-
-    async def waiting(self, sessions: Collection[str], type: str) -> set[str]:  # noqa: A002 - the field's name
-        """Tell which of these sessions have such a message in their inbox; see `Store`."""
-        for session in sessions:
-            check_name("session", session)
-        return await self._call(read_waiting, self.tenant, sessions, type)
-
-    async def unfinished(self, session: str) -> Unfinished:
-        """Return what a run that ended badly left open; see `Store`."""
-        return await self._ask(read_unfinished, session)
-
-    async def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
-        """Read messages by sequence, those included that waited for their lag when it began; see `Store`."""
-        after, last = min(after, END), END if until is None else min(until, END)
-        await self._catch_up(session)
-        parts = await self._read(read_parts, session, after, last)
-        while parts:
-            page = await self._read(read_page, session, parts[0])
-            for message in page.messages:
-                yield message
-                parts[0].after = message.sequence or 0
-            while page.left > 0:
-                piece, content = await self._call(read_next, self.tenant, page)
-                if not content:  # the session was deleted meanwhile
-                    break
-                yield page.next_fragment(piece, content)
-            if not page.full:
-                del parts[0]
-
-    async def tally(self, session: str) -> dict[tuple[str, str], int]:
-        """Count the session's messages by (role, type); see `Store`."""
-        return await self._ask(read_tally, session)
-
-    async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
-        """Sum up what the stored turns took; see `Store`."""
-        check_name("session", session)
-        return await self._call(read_usage, self.tenant, session, since)  # stops and calls never wait for a lag
-
-    async def sessions(self) -> AsyncGenerator[SessionInfo, None]:
-        """List the sessions, the latest modified first; one that is modified meanwhile may be left out."""
-        before = _LATEST
-        while page := await self._call(read_sessions, self.tenant, before):
-            for values in page:
-                yield to_info(values)
-            before = page[-1][2], page[-1][0]
-
-    async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
-        """Begin a session with the rows of another one; see `Store`."""
-        await self._writing().submit(session, lambda ledger: fork(ledger, new, at))
-
-    async def delete(self, session: str) -> bool:
-        """Delete a session; see `Store`."""
-        found: bool = await self._writing().take_over(session, Ledger.delete)
-        return found
-
-    def _writing(self) -> Writer:
-        if self.read_only:
-            raise StoreReadOnly(f"store {self.path}: it was opened with read_only=True")
-        if self._writer is None:
-            raise StoreError(f"store {self.path} is not open; use it in `async with SqliteStore(...)`")
-        return self._writer
-
-    async def _catch_up(self, session: str) -> None:
-        """Let readers of this process see what it handed over; the writer is told when that fails, not they."""
-        if self._writer is not None and self._reader is not None:
-            await self._writer.catch_up(session)
-
-    async def _ask(self, function: Callable[[sqlite3.Connection, str, str], T], session: str) -> T:
-        await self._catch_up(session)
-        return await self._read(function, session)
-
-    async def _read(
-        self,
-        function: Callable[Concatenate[sqlite3.Connection, str, str, P], T],
-        session: str,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        check_name("session", session)
-        return await self._call(function, self.tenant, session, *args, **kwargs)
-
-    async def _call(
-        self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def _call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._reader is None:
-            raise StoreError(f"store {self.path} is not open; use it in `async with SqliteStore(...)`")
+            raise self._not_open()
         from ._connection import query
 
         try:

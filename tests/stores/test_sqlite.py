@@ -278,16 +278,16 @@ class TestSynchronous:
     @pytest.fixture
     def pragmas(self, monkeypatch):
         """What the writer sets between its transactions: 1 is normal, 2 full."""
-        from streamagent.stores._writer import Writer
+        from streamagent.stores._sqlite_writer import SqliteWriter
 
         seen = []
-        original = Writer._set_synchronous
+        original = SqliteWriter._set_synchronous
 
         def spy(self, db, batch):
             original(self, db, batch)
             seen.append(db.execute("PRAGMA synchronous").fetchone()[0])
 
-        monkeypatch.setattr(Writer, "_set_synchronous", spy)
+        monkeypatch.setattr(SqliteWriter, "_set_synchronous", spy)
         return seen
 
     async def lagged_then_durable(self, path, synchronous):

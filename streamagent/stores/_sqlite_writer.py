@@ -1,0 +1,77 @@
+"""The one writer of an SQLite store: it commits in groups what all sessions hand over."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import aiosqlite
+
+from streamagent.errors import StoreCorrupt
+from streamagent.message import utc_now
+
+from ._codec import encode_time
+from ._connection import Options, call, patiently, rollback
+from ._tables import TableLedger
+from ._writer import Lagged, Operation, Writer
+
+
+class SqliteWriter(Writer):
+    """Owns the connection that writes; a transaction holds what was handed over while the last one was committed."""
+
+    def __init__(self, db: aiosqlite.Connection, options: Options, tenant: str) -> None:
+        super().__init__(f"store {options.path}")
+        self._db = db
+        self._options = options
+        self._tenant = tenant
+        self._batch: list[Operation] = []  # what is being committed
+        self._synchronous = options.synchronous
+        self.damage: StoreCorrupt | None = None  # once it was met, nothing more is written
+
+    async def _serve(self) -> None:
+        while self._queue or not self._closed:
+            if not self._queue:
+                await self._rest()
+            self._release_due()
+            queue, self._queue = self._queue, []
+            self._batch = self._with_stalled(queue)
+            await self._commit(self._batch)
+            self._batch = []
+
+    def _under_way(self, session: str) -> list[Operation]:
+        return [operation for operation in self._batch if operation.session == session]
+
+    async def _transact(self, batch: list[Operation]) -> list[Exception | None]:
+        try:
+            return await call(self._db, self._patiently, batch)
+        except StoreCorrupt as error:
+            self.damage = error
+            raise
+
+    def _patiently(self, db: sqlite3.Connection, batch: list[Operation]) -> list[Exception | None]:
+        """Commit a batch, on the connection's thread; return what its operations were refused with."""
+        if self.damage is not None:
+            raise self.damage
+        options = self._options
+        return patiently(lambda: self._try(db, batch), path=options.path, timeout=options.busy_timeout)
+
+    def _try(self, db: sqlite3.Connection, batch: list[Operation]) -> list[Exception | None]:
+        self._set_synchronous(db, batch)
+        now = encode_time(utc_now())
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            errors = [
+                operation.attempt(lambda session: TableLedger(db, self._tenant, session, now=now))
+                for operation in batch
+            ]
+            db.execute("COMMIT")
+        finally:
+            rollback(db)
+        return errors
+
+    def _set_synchronous(self, db: sqlite3.Connection, batch: list[Operation]) -> None:
+        """Spare fragments that nobody waits for the fsync; the next one covers them."""
+        lagged = all(isinstance(operation, Lagged) for operation in batch)
+        wanted = "normal" if lagged else self._options.synchronous
+        if wanted != self._synchronous:
+            db.execute(f"PRAGMA synchronous = {wanted}")
+            self._synchronous = wanted
