@@ -16,6 +16,7 @@ from .errors import ApprovalGone as ApprovalGone
 from .errors import ApprovalNotFound as ApprovalNotFound
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
+from .errors import HandedOver as HandedOver
 from .errors import InvalidArguments as InvalidArguments
 from .errors import LeaseLost as LeaseLost
 from .errors import MessageError as MessageError
@@ -47,6 +48,7 @@ from .models import get_model as get_model
 from .models.fallback import FallbackModel as FallbackModel
 from .pipeline import Pipeline as Pipeline
 from .pipeline import open_pipeline as open_pipeline
+from .protocols import Bus as Bus
 from .protocols import Model as Model
 from .protocols import ModelSettings as ModelSettings
 from .protocols import RunContext as RunContext
@@ -85,5 +87,6 @@ from .tools.function import tool as tool
 from .tools.read import read_tool as read_tool
 from .tools.skill import Skill as Skill
 from .tools.skill import skill_tool as skill_tool
+from .worker import Worker as Worker
 
 __version__ = "0.1.0"

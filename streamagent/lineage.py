@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from .message import Message
@@ -11,6 +13,7 @@ from .protocols import RunContext, Stage, Store
 from .records import Unfinished
 from .settle import Cause, settle
 
+_CHILD = re.compile(r".+:[0-9a-f-]{32,36}:[0-9]+", re.DOTALL)
 ID_LIMIT = 256  # characters; an id is a key in every row
 
 
@@ -22,11 +25,13 @@ class Tree:
         max_depth: How deep sub-agents may be nested.
         max_children: How many of them may be at work at once.
         live: How many are.
+        left: They are left to other processes, to go on there: nothing of them is closed.
     """
 
     max_depth: int = 3
     max_children: int = 8
     live: int = 0
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +111,12 @@ async def close_children(store: Store, session: str, call: str) -> None:
         if not left.at_rest:
             await settle_tree(store, child, fence=await store.acquire(child), left=left)
         number += 1
+
+
+async def is_child(store: Store, session: str) -> bool:
+    """Tell whether a session is a sub-agent's; only one that is named like it is looked at."""
+    if not _CHILD.fullmatch(session):
+        return False
+    async with aclosing(store.read(session, until=1)) as rows:
+        first = [row async for row in rows] or await store.inbox(session)
+    return bool(first) and "parent" in (first[0].query or {})

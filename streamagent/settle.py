@@ -19,7 +19,9 @@ logger = logging.getLogger("streamagent")
 
 SCRUB_TIMEOUT = 1.0  # seconds for the results of a run that was cut to pass its stages
 WITHHELD = "Finished, but its result was not stored: it did not pass the pipeline when the run was cut."
-Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "interrupted", "poison", "superseded"]
+Cause = Literal[
+    "aborted", "crashed", "deadline", "ended", "error", "forked", "handover", "interrupted", "poison", "superseded"
+]
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",

@@ -29,9 +29,12 @@ COLUMN = [
     "driver",
     "duplex",
     "watch",
+    "handover",
     "subagents",
     "session",
     "runtime",
+    "postponed",
+    "worker",
 ]
 # From the ground up; a part imports itself and what is below it, and of one layer nobody his neighbour.
 LAYERS = [

@@ -1,5 +1,6 @@
 """The protocols between the column (pipeline, run, session, runtime) and what stands beside it."""
 
+from .bus import Bus, Order
 from .model import DEFAULT_SETTINGS, Model, ModelSettings
 from .run import RunContext, Stage, Tasks
 from .store import Store
@@ -7,8 +8,10 @@ from .streams import Source, Stream
 
 __all__ = [
     "DEFAULT_SETTINGS",
+    "Bus",
     "Model",
     "ModelSettings",
+    "Order",
     "RunContext",
     "Source",
     "Stage",
