@@ -250,6 +250,8 @@ class Runtime(AsyncContextManagerMixin):
             if fence is not None:
                 self.unreleased[session] = fence, unfinished
                 await self.give_back()
+                if unfinished and self.draining.is_set() and self.bus is not None and reply.is_root:
+                    await self.bus.announce(session)
         finally:
             del self.active[session]
             for duplex in self.served.get(session, ()):

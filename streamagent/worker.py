@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol, TypeAlias, cast
 
-from anyio import Event, create_task_group, move_on_after, sleep
+from anyio import CancelScope, Event, create_task_group, move_on_after, sleep
 from anyio.abc import TaskGroup
 
 from .driver import RunReply
@@ -76,6 +75,7 @@ class Worker:
         self._sweep = sweep
         self._driven: dict[str, Order | None] = {}
         self._postponed = Postponed(sweep)
+        self._held: Order | None = None
         self._room = Event()
 
     async def run(self) -> None:
@@ -137,21 +137,31 @@ class Worker:
         return not any(session in taken for taken in (self._driven, self._runtime.active, self._runtime.served))
 
     async def _listen(self, bus: Bus, runs: TaskGroup) -> None:
-        async with aclosing(bus.listen()) as orders:
-            while True:
-                while not self._free:
-                    await self._room.wait()
-                order = await anext(orders)
-                if not self._free or not self._is_idle(order.session):
-                    await order.again(self._sweep)
-                else:
-                    self._begin(runs, order.session, order)
+        try:
+            async with aclosing(bus.listen()) as orders:
+                while True:
+                    await self._have_room()
+                    self._held = order = await anext(orders)
+                    await self._have_room()  # others may find it by looking meanwhile
+                    self._held = None
+                    if self._is_idle(order.session):
+                        self._begin(runs, order.session, order)
+                    else:  # whoever drives it sees what is new
+                        await order.done()
+        finally:
+            if self._held is not None:
+                with CancelScope(shield=True):  # bounded: a bus has its own patience
+                    await self._held.again(0)
+
+    async def _have_room(self) -> None:
+        while not self._free:
+            await self._room.wait()
 
     async def _mark(self, bus: Bus) -> None:
         """Say of what was handed out that it is being worked on."""
         while True:
             await sleep(bus.interval)
-            for order in tuple(self._driven.values()):
+            for order in (self._held, *self._driven.values()):
                 if order is not None:
                     await order.in_progress()
 
@@ -161,16 +171,16 @@ class Worker:
 
     async def _drive(self, session: str) -> None:
         """Drive one session until nothing waits in it; whatever fails of it is this session's business alone."""
-        delay = math.inf
+        again = False
         try:
             if await self._answer(session):
                 self._postponed.forget(session)
             else:
                 self._postponed.put_off(session, failed=False)
         except (SessionBusy, LeaseLost):  # another worker was faster, or took this one for dead
-            delay = self._sweep
+            logger.debug("session %s is another worker's", session)
         except HandedOver:
-            delay = 0.0
+            again = True
         except StoreError:  # no fault of the session's
             logger.exception("session %s: the store failed; it is tried again", session)
             self._postponed.put_off(session, failed=False)
@@ -182,7 +192,7 @@ class Worker:
             room, self._room = self._room, Event()
             room.set()
         if order is not None:
-            await (order.done() if delay == math.inf else order.again(delay))
+            await (order.again(0) if again else order.done())
 
     async def _answer(self, session: str) -> bool:
         """Answer prompt after prompt; return whether anything was done."""

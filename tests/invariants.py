@@ -234,8 +234,12 @@ def _turns(rows: Sequence[Message]) -> Iterator[list[Message]]:
 
 
 def _goes_on(stop: Message) -> bool:
-    """The run pauses there, or takes a turn again whose context was too long."""
-    return fact(stop, "reason") == "paused" or (fact(stop, "error") or {}).get("kind") == "context_overflow"
+    """The run pauses there, or takes a turn again whose context was too long, or that was cut with its process."""
+    return (
+        fact(stop, "reason") == "paused"
+        or fact(stop, "cut") == "resumed"
+        or (fact(stop, "error") or {}).get("kind") == "context_overflow"
+    )
 
 
 def _approves(row: Message, asked: Mapping[str, Message], effect: Effect) -> bool:

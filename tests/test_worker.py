@@ -248,3 +248,18 @@ async def test_of_sessions_that_were_put_off_so_many_are_kept_and_not_one_more()
     assert (len(postponed), postponed.is_due("0")) == (MOST, False)
     postponed.put_off("another", failed=True)
     assert (len(postponed), postponed.is_due("0"), postponed.is_due("1")) == (MOST, True, False)
+
+
+async def test_a_process_that_dies_when_it_has_just_taken_a_run_over_strands_nothing(store):
+    async with store:
+        closed = Message.stop("aborted", cut="resumed", error={"kind": "interrupted"})
+        await die_after(store, "s", Message.user("hi"), Message(content="half", query={"cut": "resumed"}), closed)
+        assert not (await store.unfinished("s")).at_rest
+        await die_after(store, "t", Message.user("hi"), closed)
+    async with working(store, answering()) as runtime:
+        await until(lambda: at_rest(store))
+        assert [content for *_, content in await rows(store) if content] == ["hi", "half", "Here."]
+        async with answering()("t").session("u", runtime=runtime):
+            await runtime.submit("t", "Something else.")
+        await until(lambda: at_rest(store, "t"))
+        await check_rows(store, "t", crashed=True)

@@ -1,4 +1,4 @@
-"""The command line: `streamagent run | chat | approve | sessions`, one file a command."""
+"""The command line: `streamagent run | chat | approve | sessions | worker`, one file a command."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .approve import approve
 from .chat import chat
 from .run import run
 from .sessions import sessions
+from .worker import worker
 
 app = typer.Typer(
     name="streamagent",
@@ -41,4 +42,5 @@ def _root(
 app.command()(run)
 app.command()(chat)
 app.command()(approve)
+app.command()(worker)
 app.add_typer(sessions, name="sessions")
