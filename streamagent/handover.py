@@ -22,10 +22,12 @@ async def hand_over(active: Mapping[str, RunReply], grace: float) -> None:
         active: The runs of a process, as they come and go.
         grace: How long they may take to their end, in seconds.
     """
+    logger.info("ending: no run is begun any more", extra={"runs": len(active)})
     roots = {session: reply for session, reply in active.items() if reply.is_root}
     with move_on_after(grace):
         await _wait(roots.values())
         return
+    logger.info("leaving runs to others at their next border", extra={"runs": sum(map(_is_active, roots.values()))})
     for reply in roots.values():
         reply.leave()
     with move_on_after(BORDER):
@@ -34,6 +36,10 @@ async def hand_over(active: Mapping[str, RunReply], grace: float) -> None:
     async with create_task_group() as tasks:
         for session, reply in roots.items():
             tasks.start_soon(_leave, session, reply)
+
+
+def _is_active(reply: RunReply) -> bool:
+    return not reply.done
 
 
 async def _wait(replies: Iterable[RunReply]) -> None:

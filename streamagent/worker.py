@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol, TypeAlias, cast
 
-from anyio import CancelScope, Event, create_task_group, move_on_after, sleep
+from anyio import CancelScope, Event, create_task_group, current_time, move_on_after, sleep
 from anyio.abc import TaskGroup
 
 from .driver import RunReply
@@ -171,10 +171,12 @@ class Worker:
 
     async def _drive(self, session: str) -> None:
         """Drive one session until nothing waits in it; whatever fails of it is this session's business alone."""
-        again = False
+        again, begun = False, current_time()
         try:
             if await self._answer(session):
                 self._postponed.forget(session)
+                told = {"session": session, "seconds": round(current_time() - begun, 3)}
+                logger.info("answered what waited", extra=told)
             else:
                 self._postponed.put_off(session, failed=False)
         except (SessionBusy, LeaseLost):  # another worker was faster, or took this one for dead
