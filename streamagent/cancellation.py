@@ -1,9 +1,10 @@
-"""Cancellation, told apart from errors that look like it."""
+"""Cancellation, told apart from errors that look like it; and the errors of task groups."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from typing import NoReturn
 
 from anyio import current_effective_deadline
 
@@ -35,3 +36,11 @@ def _is_cancelled() -> bool:
     except RuntimeError:  # another event loop than asyncio's
         return False
     return task is not None and task.cancelling() > 0
+
+
+def raise_single(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """Raise the only exception of a group, or the innermost group that holds several."""
+    inner: BaseException = group
+    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    raise inner from inner.__cause__

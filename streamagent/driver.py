@@ -324,9 +324,11 @@ class RunReply(Reply):
         finally:
             if self._waiter is not None:
                 self._waiter.close()
-            with CancelScope(shield=True):  # bounded
-                await self._runtime.release(self._session, self, fence=self._fence, unfinished=not self._settled)
-            self._finished.set()
+            try:
+                with CancelScope(shield=True):  # bounded
+                    await self._runtime.release(self._session, self, fence=self._fence, unfinished=not self._settled)
+            finally:
+                self._finished.set()
 
     async def _drop_previous(self) -> None:
         while (previous := self._previous) is not None:  # one that never began may have one itself

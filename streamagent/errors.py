@@ -11,8 +11,16 @@ class MessageError(StreamAgentError, ValueError):
     """Data is not a message, or fragments do not belong together."""
 
 
+class ArchiveError(StreamAgentError, ValueError):
+    """A file is no exported session, or not all of one; the text names the line."""
+
+
 class ConfigError(StreamAgentError, ValueError):
     """A name, option or file that cannot be used as given."""
+
+
+class CursorError(ConfigError):
+    """A cursor that is none, or that is ahead of the session. HTTP would say 400 or 409."""
 
 
 class UnsupportedBackendError(StreamAgentError, RuntimeError):
@@ -73,6 +81,23 @@ class HandedOver(SessionError):
 
 class SessionClosed(SessionError):
     """The session's block was left; open it again."""
+
+
+class CursorGone(SessionError):
+    """What a cursor stands in was deleted, or is not there for this viewer. HTTP would say 410: begin anew."""
+
+
+class SlowConsumer(SessionError):
+    """A viewer took too long for one message; the session is unharmed.
+
+    Args:
+        message: What happened.
+        cursor: Behind what was taken last, as text: where to go on.
+    """
+
+    def __init__(self, message: str, *, cursor: str) -> None:
+        super().__init__(message)
+        self.cursor = cursor
 
 
 class ConflictError(SessionError):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from .message import Message
 from .protocols import RunContext, Stage, Store
-from .records import Unfinished
+from .records import ID_LIMIT, Unfinished
 from .settle import Cause, settle
 
-_CHILD = re.compile(r".+:[0-9a-f-]{32,36}:[0-9]+", re.DOTALL)
-ID_LIMIT = 256  # characters; an id is a key in every row
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # the id of a call's message
+_CHILD = re.compile(rf"(?P<asker>.+):{_UUID}:[1-9][0-9]*", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -79,7 +80,21 @@ def child_id(session: str, call: str, number: int) -> str:
         number: Which sub-agent of the call, from 1.
     """
     name = f"{session}:{call}:{number}"
-    return name if len(name) <= ID_LIMIT else f"{hashlib.sha256(session.encode()).hexdigest()}:{call}:{number}"
+    return name if len(name) <= ID_LIMIT else f"{short_name(session)}:{call}:{number}"
+
+
+def short_name(session: str) -> str:
+    """Give what stands for a session in the names of its sub-agents' sessions, where they would be too long."""
+    return hashlib.sha256(session.encode()).hexdigest()
+
+
+def askers(sessions: Collection[str]) -> dict[str, str]:
+    """Find the sessions of sub-agents, by their names, and which of these sessions asked each."""
+    named = {session: found["asker"] for session in sessions if (found := _CHILD.fullmatch(session))}
+    known = dict(zip(sessions, sessions, strict=True))
+    if any(len(name) == len(short_name("")) for name in named.values()):
+        known |= {short_name(session): session for session in sessions}
+    return {session: known[name] for session, name in named.items() if name in known}
 
 
 async def settle_tree(

@@ -8,11 +8,12 @@ import math
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from anyio import CancelScope, create_task_group, move_on_after
 
 from .calls import Child, Output
+from .cancellation import raise_single
 from .duties import Duty, duty_of
 from .errors import ConfigError
 from .message import Message
@@ -267,11 +268,3 @@ async def open_pipeline(
         raise_single(group)
     finally:
         await chain.aclose(close_timeout)
-
-
-def raise_single(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """Raise the only exception of a group, or the innermost group that holds several."""
-    inner: BaseException = group
-    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
-        inner = inner.exceptions[0]
-    raise inner from inner.__cause__

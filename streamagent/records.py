@@ -6,17 +6,58 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from .errors import ConfigError
 from .message import Message
+
+ID_LIMIT = 256  # characters; an id is a key in every row
+
+
+def check_id(id: str) -> None:  # noqa: A002 - the field's name
+    """Refuse what is no id of a session.
+
+    Raises:
+        ConfigError: It is empty, too long, or not printable.
+    """
+    if not isinstance(id, str) or not 0 < len(id) <= ID_LIMIT or not id.isprintable():
+        raise ConfigError(f"a session id is 1 to {ID_LIMIT} printable characters, not {id!r:.80}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """A row of the view `sessions`."""
+    """What a store tells of a session as a whole.
+
+    Args:
+        id: Its id.
+        created_at: When its first message was made, or it was forked, UTC.
+        modified_at: When something of it was written last, UTC.
+        messages: How many it shows.
+        parent: Session that keeps the first of them, of a fork.
+        running: An owner that is alive holds it.
+        size: Bytes of the content in its own keeping, in UTF-8; `None` where sessions are listed.
+    """
 
     id: str
     created_at: datetime
     modified_at: datetime
     messages: int
+    parent: str | None = None
+    running: bool = False
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a store knows of a message beside what it says.
+
+    Args:
+        id: The message's.
+        waits: For another row: a call for its result, a request for a decision, a grant for its end.
+        client_key: Under which it was sent.
+    """
+
+    id: str
+    waits: bool = False
+    client_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +114,10 @@ class CallRecord:
     call: str
     attempts: int
     outcome: Message | None = None
+
+
+Restored = tuple[Message, Mark | None] | CallRecord
+"""A piece of a session that is put back: a message, or a fragment of one, with its mark; or what is known of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

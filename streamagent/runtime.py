@@ -6,22 +6,25 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from typing import Self
+from weakref import WeakSet
 
 from anyio import AsyncContextManagerMixin, CancelScope, Event, create_task_group, move_on_after
 from anyio.abc import TaskGroup
 
 from .calls import Child, Output
+from .cancellation import raise_single
 from .driver import RunReply
 from .duplex import Duplex
 from .errors import ConfigError, HandedOver, SessionBusy, StoreError
+from .follow import Follow, Place, Until
 from .handover import GRACE, hand_over
-from .lineage import ID_LIMIT
 from .message import Message
 from .owners import is_gone, new_owner
-from .pipeline import BareRun, raise_single
+from .pipeline import BareRun
 from .plan import Plan
 from .prompts import Prompt, as_key, as_prompt
 from .protocols import Bus, Store
+from .records import check_id
 from .run import Run
 from .session import Session
 from .subagents import run_child
@@ -64,6 +67,7 @@ class Runtime(AsyncContextManagerMixin):
         self._watch: Watch | None = None
         self.active: dict[str, RunReply] = {}
         self.served: dict[str, list[Duplex]] = {}
+        self._followed: WeakSet[Follow] = WeakSet()
         self._tasks: TaskGroup | None = None
 
     @property
@@ -84,6 +88,8 @@ class Runtime(AsyncContextManagerMixin):
                 try:
                     yield self
                 finally:
+                    for followed in list(self._followed):
+                        followed.close()
                     with CancelScope(shield=True):  # bounded: closing a run is
                         await self._close_runs()
                         await self._leave()
@@ -104,7 +110,7 @@ class Runtime(AsyncContextManagerMixin):
         Raises:
             ConfigError: The id is empty or longer than 256 characters, or the runtime was not entered.
         """
-        _check_id(id)
+        check_id(id)
         self.tasks  # noqa: B018 - raises when the runtime is not open
         session = Session(self, id, plan)
         try:
@@ -120,7 +126,7 @@ class Runtime(AsyncContextManagerMixin):
             ConfigError: `new` is no session id, or the session has no message `at`.
             ConflictError: `new` has messages already.
         """
-        _check_id(new)
+        check_id(new)
         await self.store.fork(session, new, at=at)
 
     async def submit(self, session: str, prompt: Prompt, *, client_key: str | None = None) -> Message:
@@ -141,7 +147,7 @@ class Runtime(AsyncContextManagerMixin):
             MessageError: It is not a whole message that a user may send.
             ConflictError: The key was used before with another prompt.
         """
-        _check_id(session)
+        check_id(session)
         first, *rest = as_prompt(prompt)
         stored = await self.store.enqueue(session, first, client_key=as_key(client_key), rest=rest)
         if stored.sequence is None:
@@ -153,6 +159,15 @@ class Runtime(AsyncContextManagerMixin):
         self.wake(session, duplex)
         if self.bus is not None and session not in self.served and session not in self.active:
             await self.bus.announce(session)
+
+    def follow(self, session: str, *, after: Place = None, live: bool = True, until: Until = None) -> Follow:
+        """Read what is stored of a session behind a place, then live, whichever process runs it; see `Follow`.
+
+        It ends when the runtime is left, at the latest.
+        """
+        followed = Follow(self.store, session, after=after, live=live, until=until)
+        self._followed.add(followed)
+        return followed
 
     async def cancel(
         self,
@@ -305,8 +320,3 @@ class Runtime(AsyncContextManagerMixin):
     def bare_run(self, session: str) -> BareRun:
         """Make the run of a chain that only shows what is stored: it may read, and nobody takes its writes."""
         return BareRun(self.tasks, session, opened=(self.store, 0))
-
-
-def _check_id(id: str) -> None:  # noqa: A002 - the field's name
-    if not isinstance(id, str) or not 0 < len(id) <= ID_LIMIT or not id.isprintable():
-        raise ConfigError(f"a session id is 1 to {ID_LIMIT} printable characters, not {id!r:.80}")

@@ -13,6 +13,7 @@ from .approvals import Approval, Grant, Verdict, id_of
 from .driver import RunReply
 from .duplex import Duplex
 from .errors import SessionBusy, SessionClosed
+from .follow import Follow, Place, Until
 from .hooks import Lane
 from .message import Message
 from .message import new_id as mint_id
@@ -259,6 +260,10 @@ class Session(ObjectStream[Message]):
             after: Sequence after which to start.
         """
         return self._runtime.store.read(self.id, after=after)
+
+    def follow(self, *, after: Place = None, live: bool = True, until: Until = None) -> Follow:
+        """Read what is stored behind a place, then live, whoever runs it; see `Runtime.follow`."""
+        return self._runtime.follow(self.id, after=after, live=live, until=until)
 
     async def fork(self, new_id: str | None = None, *, at: int | None = None) -> str:
         """Begin another session with this one's messages, in constant time; each goes on by itself.

@@ -11,11 +11,11 @@ from typing import Protocol, TypeAlias, cast
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after, sleep
 from anyio.abc import TaskGroup
 
+from .cancellation import raise_single
 from .driver import RunReply
 from .errors import ConfigError, HandedOver, LeaseLost, SessionBusy, StoreError
 from .hooks import lane_of, settled
 from .lineage import is_child
-from .pipeline import raise_single
 from .plan import Plan
 from .postponed import Postponed
 from .protocols import Bus, Order

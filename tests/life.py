@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from streamagent import watch
 from streamagent.message import Message, fold
-from tests.evidence import Evidence
-from tests.invariants import check
-from tests.processes import MAX_TURNS, Gate, Process, requests
+from streamagent.testing.checking import provider_requests
+from streamagent.testing.evidence import Evidence
+from streamagent.testing.invariants import check
+from tests.processes import MAX_TURNS, Gate, Process
 from tests.world import Activity, World
 
 
@@ -116,7 +117,7 @@ class Life(RuleBasedStateMachine):
             rows=rows,
             at_rest=not log.left_open and not any(id_ in process.runtime.active for process in holders),
             inbox=self.waiting(id_),
-            requests=requests([*rows, Message.user("And?")]),
+            requests=provider_requests([*rows, Message.user("And?")]),
             before=log.before,
             effects=self.world.effects(id_, {row.id for row in rows}),
             shown=log.shown,

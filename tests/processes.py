@@ -10,14 +10,13 @@ from anyio import EndOfStream, Event
 from anyio.lowlevel import checkpoint
 
 from streamagent import Agent, Pipeline, Runtime, persist, tool_dispatch
-from streamagent._core.profiles import profile_for
-from streamagent._core.request import build_request
 from streamagent.approvals import Verdict
 from streamagent.calls import ToolSpec
 from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy, ToolError
 from streamagent.message import Message, new_id
-from tests.evidence import Effect, Shown
-from tests.lint import RULES, SIGNED, lint
+from streamagent.testing.checking import provider_requests
+from streamagent.testing.evidence import Effect, Shown
+from streamagent.testing.lint import SIGNED, lint
 from tests.world import World
 
 MAX_TURNS = 4
@@ -106,11 +105,6 @@ def messages(spec):
         yield Message.stop("length" if spec["end"] == "length" else well, model=spec["model"])
 
 
-def requests(context):
-    """Build what each provider would be sent."""
-    return {name: build_request(context, profile_for(name)) for name in RULES}
-
-
 class Improviser:
     """A model that plays the turns which it was given last, then a plain answer."""
 
@@ -122,7 +116,10 @@ class Improviser:
 
     async def stream(self, context, *, tools=(), settings=None, deadline=None):
         given = [message async for message in context]
-        assert not (wrong := [text for item in requests(given).items() for text in lint(*item)]), (wrong, given)
+        assert not (wrong := [text for item in provider_requests(given).items() for text in lint(*item)]), (
+            wrong,
+            given,
+        )
         plain = {"model": "scripted", "reasoning": False, "text": 1, "calls": [], "end": "well"}
         spec = self.turns.pop(0) if self.turns else plain
         for message in messages(spec):

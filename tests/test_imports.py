@@ -14,11 +14,13 @@ PACKAGE = ROOT / "streamagent"
 BESIDE = {"stages", "models", "stores", "tools", "buses"}
 COLUMN = [
     "events",
+    "follow",
     "pipeline",
     "plan",
     "settle",
     "tasks",
     "lineage",
+    "retention",
     "resume",
     "owners",
     "inbox",
@@ -46,13 +48,14 @@ LAYERS = [
     {"hooks", "duties"},
     {"prompts"},
     {"_core", "reply"},
-    {"structured", "attachments", "approvals"},
+    {"structured", "attachments", "approvals", "archive"},
     {"approval_views"},
     BESIDE,
     *({part} for part in COLUMN),
     {"agent"},
     {"__init__", "operators"},
-    {"cli", "testing"},
+    {"testing"},
+    {"cli"},
 ]
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 HEAVY = ("litellm", "aiostream", "pydantic", "aiosqlite", "aiohttp", "jsonschema", "psycopg", "rich", "typer", "nats")
@@ -113,6 +116,12 @@ def test_imports_run_downwards(path):
 def test_the_column_knows_protocols_only(path):
     wrong = [(source, target) for source, target in arrows(path) if source in COLUMN and target in BESIDE]
     assert wrong == []
+
+
+def test_the_test_kit_is_imported_by_its_command_alone():
+    places = {source for path in MODULES for source, target in arrows(path) if target == "testing" != source}
+    users = [path.name for path in (PACKAGE / "cli").glob("*.py") if ("cli", "testing") in arrows(path)]
+    assert (places, users) == ({"cli"}, ["sim.py"])
 
 
 def test_an_arrow_that_runs_up_is_seen(tmp_path, monkeypatch):

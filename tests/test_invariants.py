@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from streamagent.message import Message
-from tests import invariants
-from tests.evidence import Effect, Evidence, Shown, Write
-from tests.invariants import check
+from streamagent.records import Usage
+from streamagent.testing import invariants
+from streamagent.testing.evidence import Effect, Evidence, Shown, Write
+from streamagent.testing.invariants import check
 
 
 def row(number, role, type_, content="", **query):
@@ -74,18 +75,20 @@ GOOD = Evidence(
     cancels=[(2, 12)],
     max_turns=2,
     max_calls=2,
+    reread={3: ROWS[3:], 11: ROWS[11:]},
+    usage=Usage(turns=3, tool_calls=2, uncounted=3),
 )
 
 
 def with_row(number, changed):
     """The good history with another row at a sequence."""
-    return {"rows": [*ROWS[: number - 1], changed, *ROWS[number:]], "before": ()}
+    return {"rows": [*ROWS[: number - 1], changed, *ROWS[number:]], "before": (), "reread": {}}
 
 
 def without(number):
     """The good history in which a row never was."""
     rows = [*ROWS[: number - 1], *(replace(later, sequence=later.sequence - 1) for later in ROWS[number:])]
-    return {"rows": rows, "before": ()}
+    return {"rows": rows, "before": (), "reread": {}}
 
 
 def changed(number, **query):
@@ -119,6 +122,7 @@ def gated(*, without=0, twice=0, rows=GATED):
     rows = [replace(rows[n - 1], sequence=new, id=f"{rows[n - 1].id}") for new, n in enumerate(numbers, 1)]
     effect = Effect(call="m2", tool="ship", args={"to": "A"}, outcome="returned")
     seen = {"shown": (), "writes": (), "accepted": {}, "cancels": (), "before": (), "max_turns": 9}
+    seen |= {"reread": {}, "usage": None}
     return {"rows": rows, "effects": [effect], "gated": frozenset({"ship"}), **seen}
 
 
@@ -177,6 +181,8 @@ BAD = [
     ("i4", function(arguments="[]"), "arguments '\\[\\]'"),
     ("i4", function(arguments="{"), "arguments '{'"),
     ("i5", effects(("m2", "stock", "returned"), ("m2", "stock", "returned")), "ran 2 times"),
+    ("i5", effects(("m2", "stock", "cancelled"), *TWO) | {"retry_safe": frozenset({"stock"})}, "ran 2 times"),
+    ("i5", effects(("m2", "stock", "cancelled"), *TWO) | {"crashed": True}, "ran 2 times"),
     ("i5", effects(("m3", "ship", "returned")), "says ok and ran 0 times: 6"),
     ("i5", effects(("m99", "ship", "returned")), "an effect without a stored call"),
     ("i5", changed(6, is_error=True, cut="crashed"), "no process ended: 6"),
@@ -201,6 +207,12 @@ BAD = [
     ("i9", without(9), "a prompt within a run: 9"),
     ("i9", with_row(10, replace(ROWS[7], id="m10", sequence=10)), "after the last word: 10"),
     ("i9", {"rows": ROWS[:8], "before": ()}, "a run without its last word: 8"),
+    ("i13", {"reread": {3: ROWS[4:]}}, "after 3 come \\[5, 6"),
+    ("i13", {"reread": {11: [ROWS[11], ROWS[11]]}}, "after 11 come \\[12, 12\\]"),
+    ("i15", {"usage": Usage(turns=3, tool_calls=3, uncounted=3)}, "2 calls are stored, 3"),
+    ("i15", {"usage": Usage(turns=3, tool_calls=2, uncounted=2)}, "0 turns were counted, 1"),
+    ("i15", changed(9, usage={"total_tokens": 7}), "say 7 tokens, 0"),
+    ("i15", changed(9, attempts=[{"usage": {"prompt_tokens": 2, "completion_tokens": 3}}]), "say 5 tokens, 0"),
     ("i16", changed(12, reason="stop"), "a turn that ended well has 11"),
     ("i16", changed(9, error={"kind": "quota"}), "an error that ended well: 9"),
     ("i16", with_row(8, replace(ROWS[7], more=True)), "open in a run that is over: 8"),
@@ -243,11 +255,14 @@ def test_what_is_allowed_passes():
     lost = Shown(texts={"m98": "x", "m11": "Yes. And more."}, lagged={"m98", "m11"}, closed={"m11"}, behind=True)
     check(replace(GOOD, shown=[lost, Shown(texts={"m11": "Ye"}), Shown(texts={"m99": "x"})], gone={"m99"}))
     check(replace(GOOD, **effects(("m99", "ship", "returned"), *TWO), gone={"m99"}))
-    check(replace(GOOD, rows=ROWS[:3], before=ROWS[:2], at_rest=False, effects=[], shown=[], accepted={}))
+    few = {"rows": ROWS[:3], "before": ROWS[:2], "reread": {1: ROWS[1:3]}, "usage": None}
+    check(replace(GOOD, **few, at_rest=False, effects=[], shown=[], accepted={}))
+    twice = effects(("m2", "stock", "cancelled"), *TWO)
+    check(replace(GOOD, **twice, crashed=True, retry_safe=frozenset({"stock"})))
     forked = [*ROWS[:6], result(7, "m3", cut="forked", is_error=True), row(8, "assistant", "stop", reason="aborted")]
     check(Evidence(rows=forked, effects=GOOD.effects[:1]))
     swapped = [*ROWS[:5], replace(ROWS[6], sequence=6), replace(ROWS[5], sequence=7), *ROWS[7:]]
-    check(replace(GOOD, rows=swapped, before=(), writes=(), streamed=frozenset({"stock"})))
+    check(replace(GOOD, rows=swapped, before=(), reread={}, writes=(), streamed=frozenset({"stock"})))
 
 
 def test_a_run_that_is_paused_waits_with_its_calls():

@@ -5,9 +5,10 @@ import logging
 import anyio
 import pytest
 
+from streamagent.cancellation import raise_single
 from streamagent.errors import ConfigError
 from streamagent.message import Message
-from streamagent.pipeline import Chain, Pipeline, open_pipeline, raise_single
+from streamagent.pipeline import Chain, Pipeline, open_pipeline
 from streamagent.stages.buffer import buffer
 from streamagent.stages.persist import persist
 from streamagent.stages.rate_limit import rate_limit

@@ -21,7 +21,7 @@ import anyio
 from streamagent.message import Message
 from streamagent.stores.memory import MemoryStore
 from streamagent.stores.sqlite import SqliteStore
-from tests.evidence import ASIDE, Effect, Shown, Write
+from streamagent.testing.evidence import ASIDE, Effect, Shown, Write
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The command line: `streamagent run | chat | approve | sessions | worker`, one file a command."""
+"""The command line: `streamagent run | chat | approve | sessions | sim | worker`, one file a command."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import typer
 
 from .approve import approve
 from .chat import chat
+from .follow import follow
+from .keeping import erase_user, prune_sessions
 from .run import run
 from .sessions import sessions
+from .sim import sim
+from .transfer import export_to_output, import_from_file
 from .worker import worker
 
 app = typer.Typer(
@@ -43,4 +47,10 @@ app.command()(run)
 app.command()(chat)
 app.command()(approve)
 app.command()(worker)
+app.command()(sim)
+sessions.command()(follow)
+sessions.command("export")(export_to_output)
+sessions.command("import")(import_from_file)
+sessions.command("prune")(prune_sessions)
+sessions.command("erase")(erase_user)
 app.add_typer(sessions, name="sessions")

@@ -33,12 +33,17 @@ async def converse(answer: RunReply, view: View, interrupts: Interrupts, *, idle
 async def _show(reply: RunReply, view: View) -> Message | None:
     stop: Message | None = None
     async for message in reply:
-        view.show(message)
+        show(message, view)
         if message.type == "stop" and not message.path:
             stop = message
-            if note := stop_note(message):
-                view.note(note, style="red" if _exit_code(message) else "yellow")
     return stop
+
+
+def show(message: Message, view: View) -> None:
+    """Show the next fragment, and why an answer ended that did not end well."""
+    view.show(message)
+    if message.type == "stop" and not message.path and (note := stop_note(message)):
+        view.note(note, style="red" if _exit_code(message) else "yellow")
 
 
 def _exit_code(stop: Message | None) -> int:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 sessions = typer.Typer(
-    no_args_is_help=True, help="List, show, fork, cancel and delete stored sessions.", rich_markup_mode=None
+    no_args_is_help=True,
+    help="List, show, follow, fork, cancel, export, import and delete stored sessions.",
+    rich_markup_mode=None,
 )
 
 Database = Annotated[
@@ -42,14 +44,14 @@ def list_sessions(*, db: Database = DEFAULT_DB, json: Json = False) -> None:
     """List the sessions, the latest modified first."""
 
     async def work(store: Store) -> None:
-        table = _table("session", "messages", "created", "modified")
+        table = table_of("session", "messages", "created", "modified")
         async for info in store.sessions():
             times = [time.isoformat(timespec="milliseconds") for time in (info.created_at, info.modified_at)]
             if json:
                 print_dict(id=info.id, messages=info.messages, created_at=times[0], modified_at=times[1])
             else:
                 table.add_row(info.id, str(info.messages), *times)
-        _print_table(table)
+        print_table(table)
 
     with_store(db, work, read_only=True)
 
@@ -61,7 +63,7 @@ def show(session: Id, *, db: Database = DEFAULT_DB, json: Json = False) -> None:
     async def work(store: Store) -> bool:
         from .render import print_json
 
-        table = _table("#", "role", "type", "content", "query", "marks")
+        table = table_of("#", "role", "type", "content", "query", "marks")
         found = False
         async for message in _messages(store, session):
             found = True
@@ -69,10 +71,10 @@ def show(session: Id, *, db: Database = DEFAULT_DB, json: Json = False) -> None:
                 print_json(message)
             else:
                 table.add_row(*_cells(message))
-        _print_table(table)
+        print_table(table)
         return found
 
-    _require(with_store(db, work, read_only=True), session, db)
+    require(with_store(db, work, read_only=True), session, db)
 
 
 @sessions.command()
@@ -117,7 +119,7 @@ def cancel(
         return await Runtime(store=store).cancel(session, reason=reason, timeout=timeout) if known else None
 
     over = with_store(db, work, read_only=False)
-    _require(over is not None, session, db)
+    require(over is not None, session, db)
     if not over:
         raise fail(
             f"session {session!r} did not end within {timeout:g} s: its process was killed, or hangs; "
@@ -130,18 +132,20 @@ def delete(session: Id, *, db: Database = DEFAULT_DB) -> None:
     """Delete a session and all its rows."""
 
     async def work(store: Store) -> bool:
-        return await store.delete(session)
+        found = await store.delete(session)
+        await store.shred()
+        return found
 
-    _require(with_store(db, work, read_only=False), session, db)
+    require(with_store(db, work, read_only=False), session, db)
     typer.echo(f"deleted {printable(session)}", err=True)
 
 
-def with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bool) -> T:
-    """Open the database, do something with it, and return what that gave."""
+def with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: bool, new: bool = False) -> T:
+    """Open the database, a new one if that is allowed; do something with it, and return what that gave."""
     with exit_codes() as interrupts:
         from streamagent.stores import is_url, open_store
 
-        if not is_url(db) and not Path(db).is_file():
+        if not new and not is_url(db) and not Path(db).is_file():
             raise fail(f"there is no database {db!r}")
 
         found: list[T] = []
@@ -155,7 +159,8 @@ def with_store(db: str, work: Callable[[Store], Awaitable[T]], *, read_only: boo
         return found[0]
 
 
-def _require(found: bool, session: str, db: str) -> None:
+def require(found: bool, session: str, db: str) -> None:
+    """Fail when there is no such session."""
     if not found:
         raise fail(f"there is no session {session!r} in {'this database' if '://' in db else db}")
 
@@ -189,7 +194,8 @@ def _cells(message: Message) -> list[str]:
     return [number, message.role, printable(message.type), shorten(message.content, _CONTENT), shown, ", ".join(marks)]
 
 
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
+    """Make a table whose columns of content and query are cut to the terminal's width."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -200,7 +206,8 @@ def _table(*columns: str) -> Table:
 
 
 @writing()
-def _print_table(table: Table) -> None:
+def print_table(table: Table) -> None:
+    """Print a table, if it has rows."""
     from rich.console import Console
 
     if table.row_count:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
 
 from streamagent.message import Message
-from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
+from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
 
+from .following import Followed
 from .streams import Stream
 
 
-class Store(AbstractAsyncContextManager["Store"], Protocol):
+class Store(Followed, AbstractAsyncContextManager["Store"], Protocol):
     """Where sessions live. Every method is safe to call from many tasks at once.
 
     Writes of one session are ordered as they were handed over. A caller that is cancelled while it waits for a write
@@ -204,10 +205,57 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
-    async def delete(self, session: str) -> bool:
+    async def info(self, session: str) -> SessionInfo | None:
+        """Tell of one session what `sessions` lists, and its size; `None` when there is no such session."""
+        ...
+
+    def marks(self, session: str) -> AsyncGenerator[Mark, None]:
+        """Tell which messages wait for another row, and which have a client key; in the order of `read`, then `inbox`.
+
+        Of a fork only those in its own keeping: what it shares is its parent's business.
+        """
+        ...
+
+    async def restore(
+        self,
+        session: str,
+        rows: Callable[[], Iterable[Restored]],
+        *,
+        created_at: datetime,
+        modified_at: datetime,
+    ) -> None:
+        """Fill a session that has no messages with those of another one, all in one transaction.
+
+        Args:
+            session: The session.
+            rows: Gives what `read`, `inbox`, `marks` and `calls` told of the other one, in this order, from its
+                beginning each time that it is called: once for every try of the transaction, and maybe in a thread.
+            created_at: When the session was made.
+            modified_at: When it was written last.
+
+        Raises:
+            ConflictError: The session has messages.
+            MessageError: The rows do not make a session; the last one that `rows` gave is what is wrong.
+        """
+        ...
+
+    async def delete(self, session: str, *, idle: bool = False) -> bool:
         """Delete a session and its rows; return whether there was one. Its running writer gets `LeaseLost`.
+
+        Args:
+            session: The session.
+            idle: Only if nobody runs it, nothing waits in its inbox, and none of its calls for an approval.
 
         Raises:
             ConflictError: It has forks, which share its rows; delete them first.
+            SessionBusy: It is not `idle`.
+        """
+        ...
+
+    async def shred(self) -> None:
+        """See to it that nothing of what was deleted, or was written over, can be found in the store's files.
+
+        Raises:
+            StoreBusy: Another process holds on to it for longer than the timeout; what is left goes with the next one.
         """
         ...

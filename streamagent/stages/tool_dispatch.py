@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
@@ -83,8 +83,19 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
     def stage(stream: Stream, run: RunContext) -> Stream:
         return _dispatched(stream, run, tools)
 
-    vars(stage)["runs"] = frozenset(tools.tools)
-    vars(stage)["repeats"] = frozenset(name for name, tool in tools.tools.items() if _is_repeatable(tool))
+    def with_tools(change: Callable[[Tool], Tool]) -> Stage:
+        return tool_dispatch(
+            [change(tool) for tool in tools.tools.values()],
+            mode=mode,
+            before_tool_call=before_tool_call,
+            after_tool_call=after_tool_call,
+            platform=platform,
+            announce=announce,
+            steer_at=steer_at,
+        )
+
+    repeats = frozenset(name for name, tool in tools.tools.items() if _is_repeatable(tool))
+    vars(stage).update(runs=frozenset(tools.tools), repeats=repeats, with_tools=with_tools)
     return mark(stage, "dispatch")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from streamagent import exactjson
-from streamagent.errors import MessageError
+from streamagent.errors import CursorError, MessageError
 from streamagent.message import clean_text
 
 PIECE = (
@@ -85,6 +85,22 @@ def check_name(what: str, name: str | None) -> None:
 def utf8_size(text: str) -> int:
     """Count the bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
+
+
+def drop_bytes(text: str, count: int) -> str:
+    """Leave out the first bytes, in UTF-8, of a text.
+
+    Raises:
+        CursorError: They end inside a character.
+    """
+    if not count:
+        return text
+    if text.isascii():
+        return text[count:]
+    try:
+        return text.encode()[count:].decode()
+    except UnicodeDecodeError as error:
+        raise CursorError(f"the cursor's offset is inside a character, {count} bytes behind a border") from error
 
 
 def as_utc(moment: datetime) -> datetime:

@@ -171,6 +171,7 @@ def prepare(db: sqlite3.Connection, options: Options) -> None:
             return
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {options.synchronous}")
+        db.execute("PRAGMA secure_delete = ON")  # from the first row on: freed space is never searched again
         if version != VERSION:
             _upgrade(db, options)
 
@@ -212,6 +213,21 @@ def _upgrade(db: sqlite3.Connection, options: Options) -> None:
         db.execute("COMMIT")
     finally:
         rollback(db)
+
+
+def empty_log(db: sqlite3.Connection, path: str) -> None:
+    """Move what is in the write-ahead log into the file.
+
+    Raises:
+        StoreError: What SQLite failed with; `StoreBusy` when another process reads an older state of the file.
+    """
+    try:
+        [busy, *_] = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    if busy:
+        told = "another process reads it, so what was deleted is still in its -wal file; end that and do it again"
+        raise StoreBusy(f"store {path}: {told}")
 
 
 def rollback(db: sqlite3.Connection) -> None:

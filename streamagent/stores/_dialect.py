@@ -43,6 +43,7 @@ FIRST_BYTES = (
     "CASE typeof(content) WHEN 'text'"
     " THEN coalesce(CAST(substr(CAST(content AS BLOB), 1, messages.size) AS TEXT), '') ELSE content END"
 )
+BYTES = "length(CAST(content AS BLOB))"
 # The time by the database's clock, as the tables have it; SQLite knows no more than milliseconds.
 NOW = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
 # PostgreSQL sends all that was asked for at once; from SQLite the rows are taken one by one, until there are enough.
@@ -61,6 +62,7 @@ SPELLINGS = {
         ) ORDER BY sequence
     """,  # noqa: S608 - constants only
     NOW: "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
+    BYTES: "octet_length(content)",
     FIRST_BYTES: "convert_from(substr(convert_to(content, 'UTF8'), 1, messages.size::integer), 'UTF8')",
     "json_each(?) AS asked": "json_array_elements_text(?::json) AS asked(value)",
     "CROSS JOIN": "JOIN",  # to SQLite it says which table comes first

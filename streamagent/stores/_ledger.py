@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from streamagent.errors import ConflictError, LeaseLost, MessageError, SessionBusy
 
 from ._codec import decode_query, encode_query
-from ._pairs import PAIRED, answered_by, bind, substance, waits
+from ._pairs import PAIRED, answered_by, bind, is_request, substance, waits
 from ._row import Row, closed_error
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from streamagent.records import Owner
 
     from ._forks import ForkPoint
@@ -96,6 +99,22 @@ class Ledger(ABC):
         """Keep a row that is new or was changed."""
 
     @abstractmethod
+    def keep(self) -> None:
+        """Write what was put so far, and hold it no longer; it is not handed over again."""
+
+    @abstractmethod
+    def undoing(self) -> AbstractContextManager[None]:
+        """Take back what was kept in the block, when it raises."""
+
+    @abstractmethod
+    def date(self, created_at: datetime, modified_at: datetime) -> None:
+        """Say when the session was made and written last."""
+
+    @abstractmethod
+    def asking(self) -> Sequence[Row]:
+        """Return the rows of type `approval` that wait: requests and grants."""
+
+    @abstractmethod
     def clear(self) -> bool:
         """Remove all rows; return whether there were some."""
 
@@ -128,8 +147,7 @@ class Ledger(ABC):
         """Give the session to a new writer; return its fence."""
         if self.owner and owner is not None and self.owner != owner.id:
             if self.is_alive(self.owner):
-                told = f"session {self.session!r} is held by {self.owner}; wait for its run, or cancel it"
-                raise SessionBusy(told, owner=self.owner)
+                raise self._held()
             self.crashes += 1
         if owner is not None:
             self.hear(owner)
@@ -154,6 +172,10 @@ class Ledger(ABC):
     def finish_call(self, call: str, outcome: Row, *, fence: int) -> None:
         """Note what came of a call."""
         self._check(fence)
+        self.keep_outcome(call, outcome)
+
+    def keep_outcome(self, call: str, outcome: Row) -> None:
+        """Note what came of a call that was started."""
         told = {"id": outcome.id, "content": "".join(outcome.pieces), "query": outcome.facts}
         self.finish(call, encode_query(told) or "")
 
@@ -210,8 +232,10 @@ class Ledger(ABC):
             self._settle(row)
         return rows
 
-    def delete(self) -> bool:
+    def delete(self, *, idle: bool = False) -> bool:
         """Remove the session; what stays is a higher fence, so that a late writer loses its lease."""
+        if idle:
+            self._check_idle()
         if forks := self.forks():
             names = ", ".join(map(repr, forks))
             raise ConflictError(f"session {self.session!r} shares its rows with its forks ({names}); delete them first")
@@ -220,6 +244,18 @@ class Ledger(ABC):
         if self.fence or found:
             self.fence += 1
         return found
+
+    def _check_idle(self) -> None:
+        if self.owner is not None and self.is_alive(self.owner):
+            raise self._held()
+        if self.waiting(1):
+            raise SessionBusy(f"session {self.session!r} has something in its inbox; run it, or delete it all the same")
+        if any(is_request(row) for row in self.asking()):
+            raise SessionBusy(f"session {self.session!r} waits for an approval; decide, or delete it all the same")
+
+    def _held(self) -> SessionBusy:
+        told = f"session {self.session!r} is held by {self.owner}; wait for its run, or cancel it"
+        return SessionBusy(told, owner=self.owner)
 
     def _check(self, fence: int) -> None:
         if fence != self.fence or not fence:  # 0: nobody has it yet

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from itertools import islice
 
 from anyio import current_time
@@ -15,14 +17,16 @@ from ._effects import Effect
 from ._forks import ForkPoint, lineage
 from ._ledger import Ledger
 from ._row import Row
+from ._wakeups import Wakeups
 
 
 class Sessions(dict[str, "MemoryLedger"]):
-    """The ledgers of all sessions, and until when each owner is taken for alive, on anyio's clock."""
+    """The ledgers of all sessions, until when each owner is taken for alive (on anyio's clock), and who follows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.alive: dict[str, float] = {}
+        self.wakeups = Wakeups()
 
 
 class MemoryLedger(Ledger):
@@ -92,6 +96,7 @@ class MemoryLedger(Ledger):
 
     def put(self, row: Row) -> None:
         """File the row under its id, its key and its state."""
+        self._ledgers.wakeups.notify(self.session)
         self.modified_at = utc_now()
         self.created_at = min(self.created_at, row.created_at) if self.taken else row.created_at
         if row.sequence is not None and row.sequence > self.base + len(self.order):
@@ -107,8 +112,30 @@ class MemoryLedger(Ledger):
             else:
                 shelf.pop(row.id, None)
 
+    def keep(self) -> None:
+        """Do nothing: what was put is kept."""
+
+    @contextmanager
+    def undoing(self) -> Iterator[None]:
+        """Forget all rows; there were none before."""
+        try:
+            yield
+        except BaseException:
+            self.clear()
+            self.head = 0
+            raise
+
+    def date(self, created_at: datetime, modified_at: datetime) -> None:
+        """Keep the times."""
+        self.created_at, self.modified_at = created_at, modified_at
+
+    def asking(self) -> Sequence[Row]:
+        """Look through what waits."""
+        return [row for row in self.unfinished.values() if row.type == "approval" and row.state == "unanswered"]
+
     def clear(self) -> bool:
         """Forget all rows."""
+        self._ledgers.wakeups.notify(self.session)
         found = bool(self.rows)
         for shelf in (self.rows, self.keys, self.inbox, self.unfinished, self.order, self.calls, self.effects):
             shelf.clear()
@@ -161,6 +188,7 @@ class MemoryLedger(Ledger):
             self.put(row)
         self.created_at = self.modified_at = utc_now()
         self._ledgers[self.session] = self
+        self._ledgers.wakeups.notify(self.session)
 
     def _relative(self, session: str) -> MemoryLedger:
         return self._ledgers.get(session, self)  # this one is not filed before it has something
@@ -172,5 +200,10 @@ class MemoryLedger(Ledger):
     def info(self) -> SessionInfo:
         """Sum the session up."""
         return SessionInfo(
-            id=self.session, created_at=self.created_at, modified_at=self.modified_at, messages=self.head
+            id=self.session,
+            created_at=self.created_at,
+            modified_at=self.modified_at,
+            messages=self.head,
+            parent=self.parent,
+            running=self.owner is not None and self.is_alive(self.owner),
         )

@@ -33,6 +33,11 @@ def _kind(query: Mapping[str, Any]) -> str:
     return "grant" if "always" in query else "decision"
 
 
+def is_request(row: Row) -> bool:
+    """Tell whether a row of type `approval` asks for a decision."""
+    return _kind(row.facts or {}) == "request"
+
+
 def answered_by(kind: str, query: Mapping[str, Any]) -> str | None:
     """Return the id of the row that this one answers."""
     found = query.get({"tool_result": "call", "approval": "approval"}.get(kind, ""))

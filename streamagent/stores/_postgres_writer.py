@@ -7,7 +7,7 @@ committed, the server is asked what became of it; only what is not there is done
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -71,8 +71,8 @@ class PostgresLedger(TableLedger):
 class PostgresWriter(Writer):
     """Hands the work of each session to the pool, one batch after the other."""
 
-    def __init__(self, pool: Pool, tenant: str) -> None:
-        super().__init__(pool.options.name)
+    def __init__(self, pool: Pool, tenant: str, committed: Callable[[str], object]) -> None:
+        super().__init__(pool.options.name, committed)
         self._pool = pool
         self._tenant = tenant
         self._busy: dict[str, list[Operation]] = {}

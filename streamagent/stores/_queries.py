@@ -13,7 +13,7 @@ from typing import Any
 from streamagent._core.usage import usage_of
 from streamagent.message import Message
 from streamagent.prompts import ASIDE
-from streamagent.records import CallRecord, SessionInfo, Unfinished, Usage
+from streamagent.records import CallRecord, Mark, SessionInfo, Unfinished, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
 from ._dialect import NOW, PAGE_BYTES, PAGE_END, SNAPSHOT, Database
@@ -61,10 +61,24 @@ _USAGE_OF_ALL = f"""
     SELECT type, query FROM leases CROSS JOIN messages USING (tenant, session)
     WHERE tenant = ? AND leases.modified_at >= ? AND {_SPENT}
 """  # noqa: S608 - constants only
-_SESSIONS = """
-    SELECT session, created_at, modified_at, head FROM leases
-    WHERE tenant = ? AND modified_at IS NOT NULL AND (modified_at, session) < (?, ?)
-    ORDER BY modified_at DESC, session DESC LIMIT ?
+_INFO = f"""
+    SELECT session, created_at, modified_at, head, parent, EXISTS (
+        SELECT 1 FROM owners
+        WHERE owners.tenant = leases.tenant AND owners.owner = leases.owner AND owners.expires_at > {NOW}
+    )
+    FROM leases WHERE modified_at IS NOT NULL AND tenant = ? AND
+"""  # noqa: S608 - constants only
+_SESSIONS = f"{_INFO} (modified_at, session) < (?, ?) ORDER BY modified_at DESC, session DESC LIMIT ?"
+_SESSION = f"{_INFO} session = ?"
+_SIZE = "SELECT coalesce(sum(size), 0) FROM messages WHERE tenant = ? AND session = ? AND source IS NULL"
+_MARKS = """
+    SELECT sequence, id, state = 'unanswered', client_key FROM messages
+    WHERE tenant = ? AND session = ? AND sequence > ? AND (client_key IS NOT NULL OR state = 'unanswered')
+    ORDER BY sequence LIMIT ?
+"""
+_INBOX_KEYS = """
+    SELECT id, client_key FROM messages
+    WHERE tenant = ? AND session = ? AND state = 'inbox' AND state <> 'closed' AND client_key IS NOT NULL ORDER BY rowid
 """
 
 
@@ -109,7 +123,7 @@ def read_page(db: Database, tenant: str, session: str, part: Part) -> Page:
     size = 0
     with snapshot(db):
         for values in db.execute(_PAGE, (tenant, part.session, part.after, part.until, PAGE_ROWS)):
-            page.messages.append(_to_message(session, values))
+            page.messages.append(to_message(session, values))
             state, length, content, source = values[5], values[8], values[11], values[12]
             if length and not content:
                 page.left, page.still_open, page.source = length, state == "open", source or part.session
@@ -123,7 +137,7 @@ def read_page(db: Database, tenant: str, session: str, part: Part) -> Page:
     return page
 
 
-def _to_message(session: str, values: Sequence[Any]) -> Message:
+def to_message(session: str, values: Sequence[Any]) -> Message:
     """Build a message of a row's columns; without the detour by `Row`, because a context is long."""
     try:
         query, created_at = decode(values)
@@ -166,7 +180,7 @@ def read_waiting(db: Database, tenant: str, sessions: Collection[str], type_: st
 def read_unfinished(db: Database, tenant: str, session: str) -> Unfinished:
     """Read what was left open; content of the calls only, and of a last message that is small."""
     with snapshot(db):
-        still_open = [_to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
+        still_open = [to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
         waiting = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "unanswered"))]
         parts = read_lineage(db, tenant, session, END)
         found = (db.execute(_LAST, (tenant, part.session, part.until)).fetchone() for part in parts)
@@ -175,7 +189,7 @@ def read_unfinished(db: Database, tenant: str, session: str) -> Unfinished:
         left = left_open(
             still_open,
             [with_content(db, tenant, session, row).message(session) for row in waiting],
-            last=last and _to_message(session, last),
+            last=last and to_message(session, last),
             forked=bool(forked),
         )
         return replace(left, crashes=crashes)
@@ -213,17 +227,41 @@ def read_usage(db: Database, tenant: str, session: str | None, since: datetime |
     return spent
 
 
-def read_sessions(db: Database, tenant: str, before: tuple[str, str]) -> list[tuple[str, str, str, int]]:
+def read_sessions(db: Database, tenant: str, before: tuple[str, str]) -> list[tuple[Any, ...]]:
     """Read one page of sessions that were modified before a (time, id)."""
     return db.execute(_SESSIONS, (tenant, *before, PAGE_ROWS)).fetchall()
 
 
-def to_info(values: tuple[str, str, str, int]) -> SessionInfo:
+def read_info(db: Database, tenant: str, session: str) -> SessionInfo | None:
+    """Read what is known of one session."""
+    with snapshot(db):
+        found = db.execute(_SESSION, (tenant, session)).fetchone()
+        [size] = db.execute(_SIZE, (tenant, session)).fetchone()
+    return found and replace(to_info(found), size=size)
+
+
+def to_info(values: Sequence[Any]) -> SessionInfo:
     """Build what `sessions` lists of its columns."""
-    session, created_at, modified_at, messages = values
+    session, created_at, modified_at, messages, parent, running = values
     return SessionInfo(
-        id=session, created_at=decode_any_time(created_at), modified_at=decode_any_time(modified_at), messages=messages
+        id=session,
+        created_at=decode_any_time(created_at),
+        modified_at=decode_any_time(modified_at),
+        messages=messages,
+        parent=parent,
+        running=bool(running),
     )
+
+
+def read_marks(db: Database, tenant: str, session: str, after: int) -> tuple[int | None, list[Mark]]:
+    """Read one page of marks after a sequence; return with which one it ends, or `None` for the end."""
+    with snapshot(db):
+        found = db.execute(_MARKS, (tenant, session, after, PAGE_ROWS)).fetchall()
+        marks = [Mark(id=row, waits=bool(waits), client_key=key) for _, row, waits, key in found]
+        if len(found) == PAGE_ROWS:
+            return found[-1][0], marks
+        waiting = db.execute(_INBOX_KEYS, (tenant, session))
+        return None, [*marks, *(Mark(id=row, client_key=key) for row, key in waiting)]
 
 
 @contextmanager

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
 import aiosqlite
+from anyio import CancelScope
 
 from streamagent.errors import StoreCorrupt
 from streamagent.message import utc_now
 
 from ._codec import encode_time
-from ._connection import Options, call, patiently, rollback
+from ._connection import Options, call, empty_log, patiently, rollback
 from ._tables import TableLedger
 from ._writer import Lagged, Operation, Writer
 
@@ -18,8 +20,10 @@ from ._writer import Lagged, Operation, Writer
 class SqliteWriter(Writer):
     """Owns the connection that writes; a transaction holds what was handed over while the last one was committed."""
 
-    def __init__(self, db: aiosqlite.Connection, options: Options, tenant: str) -> None:
-        super().__init__(f"store {options.path}")
+    def __init__(
+        self, db: aiosqlite.Connection, options: Options, tenant: str, committed: Callable[[str], object]
+    ) -> None:
+        super().__init__(f"store {options.path}", committed)
         self._db = db
         self._options = options
         self._tenant = tenant
@@ -36,6 +40,12 @@ class SqliteWriter(Writer):
             self._batch = self._with_stalled(queue)
             await self._commit(self._batch)
             self._batch = []
+
+    async def shred(self) -> None:
+        """Empty the write-ahead log into the file, where what was deleted is written over; see `empty_log`."""
+        self._check_open()
+        with CancelScope(shield=True):  # bounded: it waits for others for busy_timeout at most
+            await call(self._db, empty_log, self._options.path)
 
     def _under_way(self, session: str) -> list[Operation]:
         return [operation for operation in self._batch if operation.session == session]

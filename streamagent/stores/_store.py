@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from streamagent.errors import ConfigError, StoreError, StoreReadOnly
 from streamagent.message import Message
-from streamagent.protocols import Store, Stream
-from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
+from streamagent.protocols import Changes, Excerpt, Store, Stream
+from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
 
 from ._codec import check_name
 from ._dialect import Database
 from ._forks import fork
-from ._ledger import Ledger
+from ._looks import Versions, read_excerpt, read_versions
 from ._queries import (
     END,
     read_calls,
     read_inbox,
+    read_info,
+    read_marks,
     read_next,
     read_page,
     read_parts,
@@ -32,7 +35,9 @@ from ._queries import (
     read_waiting,
     to_info,
 )
+from ._restore import restore
 from ._row import Row, add_fragment
+from ._wakeups import Wakeups, polling
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -51,16 +56,22 @@ class TableStore(Store):
         name: What errors call this store.
         tenant: Whose sessions these are.
         read_only: Refuse every write.
+        poll: How often the database is asked for what followers want to know, in seconds.
     """
 
-    def __init__(self, name: str, *, tenant: str, read_only: bool) -> None:
+    def __init__(self, name: str, *, tenant: str, read_only: bool, poll: float) -> None:
         check_name("tenant", tenant)
+        if not 0 < poll < math.inf:
+            raise ConfigError(f"{type(self).__name__}(poll=…) takes seconds above 0, not {poll!r:.80}")
         self.tenant = tenant
         self.read_only = read_only
         self._name = name
         self._stack = AsyncExitStack()
         self._entered = False
         self._writer: Writer | None = None
+        self._poll = poll
+        self._wakeups = Wakeups()
+        self._versions: Versions = read_versions
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._open_once())
@@ -80,6 +91,7 @@ class TableStore(Store):
             async with self._open():
                 yield
         finally:
+            self._wakeups.notify_all()  # whoever follows is told that it is closed
             self._entered = False
 
     @abstractmethod
@@ -193,6 +205,21 @@ class TableStore(Store):
             if not page.full:
                 del parts[0]
 
+    async def look(self, session: str, *, after: int, offset: int = 0, hint: object = None) -> Excerpt:
+        """Read what is committed behind a place; see `Store`."""
+        return await self._read(read_excerpt, session, (after, offset), hint)
+
+    def changes(self, session: str) -> Changes:
+        """Ask for hints that a session has changed; see `Store`."""
+        return self._wakeups.subscribe(session)
+
+    def _polling(self) -> AbstractAsyncContextManager[None]:
+        """Look for what other processes write to sessions that are followed here."""
+        return polling(self._wakeups, self._ask_versions, self._poll)
+
+    async def _ask_versions(self, sessions: Collection[str]) -> dict[str, Any] | None:
+        return await self._call(self._versions, self.tenant, sessions)
+
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type); see `Store`."""
         return await self._ask(read_tally, session)
@@ -213,11 +240,36 @@ class TableStore(Store):
     async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
         """Begin a session with the rows of another one; see `Store`."""
         await self._writing().submit(session, lambda ledger: fork(ledger, new, at))
+        self._wakeups.notify(new)
 
-    async def delete(self, session: str) -> bool:
+    async def info(self, session: str) -> SessionInfo | None:
+        """Tell of one session; see `Store`."""
+        return await self._ask(read_info, session)
+
+    async def marks(self, session: str) -> AsyncGenerator[Mark, None]:
+        """Tell which messages wait for another row, and which have a client key; see `Store`."""
+        after: int | None = 0
+        while after is not None:
+            after, marks = await self._read(read_marks, session, after)
+            for mark in marks:
+                yield mark
+
+    async def restore(
+        self, session: str, rows: Callable[[], Iterable[Restored]], *, created_at: datetime, modified_at: datetime
+    ) -> None:
+        """Fill a session with the rows of another one; see `Store`."""
+        await self._writing().take_over(
+            session, lambda ledger: restore(ledger, rows(), created_at=created_at, modified_at=modified_at)
+        )
+
+    async def delete(self, session: str, *, idle: bool = False) -> bool:
         """Delete a session; see `Store`."""
-        found: bool = await self._writing().take_over(session, Ledger.delete)
+        found: bool = await self._writing().take_over(session, lambda ledger: ledger.delete(idle=idle))
         return found
+
+    async def shred(self) -> None:
+        """Have nothing left of what was deleted, as far as that is this store's to do; see `Store`."""
+        await self._writing().shred()
 
     async def _catch_up(self, session: str) -> None:
         """Let readers of this process see what it handed over; the writer is told when that fails, not they."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from streamagent.errors import LeaseLost
+from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError
 from streamagent.records import Owner
 
 from ._codec import decode_time, encode_time, pack
@@ -16,6 +17,9 @@ from ._forks import ForkPoint
 from ._ledger import Ledger
 from ._row import Row
 from ._select import read_lineage, read_pieces, select_messages, to_row, with_content
+
+# Of one operation; any other error is the whole transaction's.
+REFUSALS = (LeaseLost, MessageError, SessionError, ConfigError)
 
 _FIND = select_messages("id = ?")
 _FIND_KEY = select_messages("client_key = ?")
@@ -73,6 +77,7 @@ _UPDATE = """
 """
 _GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
 _GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
+_ASKING = select_messages("state = 'unanswered' AND state <> 'closed' AND type = 'approval'")
 _ALIVE = "SELECT 1 FROM owners WHERE tenant = ? AND owner = ? AND expires_at > ?"
 _HEAR = """
     INSERT INTO owners (tenant, owner, expires_at) VALUES (?, ?, ?)
@@ -110,6 +115,7 @@ class TableLedger(Ledger):
         self._key = (tenant, session)
         self._now = now
         self._touched: dict[str, Row] = {}
+        self._dates: tuple[str, str] | None = None
 
     def _look_up(self, db: Database, tenant: str, session: str) -> Sequence[Any] | None:
         """Read the lease; from here on nobody else writes the session."""
@@ -165,6 +171,30 @@ class TableLedger(Ledger):
         """Take a row for `save`."""
         self._touched[row.id] = row
 
+    def keep(self) -> None:
+        """Write the rows; the lease waits for `save`."""
+        self._save_rows()
+        self._touched.clear()
+
+    @contextmanager
+    def undoing(self) -> Iterator[None]:
+        """Roll back to where the block began; an error that is no refusal ends the whole transaction anyway."""
+        self._db.execute("SAVEPOINT restored")
+        try:
+            yield
+        except REFUSALS:
+            self._db.execute("ROLLBACK TO restored")
+            raise
+        self._db.execute("RELEASE restored")
+
+    def date(self, created_at: datetime, modified_at: datetime) -> None:
+        """Keep the times for `save`."""
+        self._dates = encode_time(created_at), encode_time(modified_at)
+
+    def asking(self) -> Sequence[Row]:
+        """Look up what waits."""
+        return [to_row(values) for values in self._db.execute(_ASKING, self._key)]
+
     def clear(self) -> bool:
         """Delete all rows."""
         self._db.execute("DELETE FROM fragments WHERE tenant = ? AND session = ?", self._key)
@@ -216,8 +246,11 @@ class TableLedger(Ledger):
         Raises:
             LeaseLost: The session got another fence since it was looked at.
         """
-        if self._touched or self._lease != self._found:
+        if self._touched or self._dates or self._lease != self._found:
             self._save_lease()
+        self._save_rows()
+
+    def _save_rows(self) -> None:
         for row in self._touched.values():
             if row.saved is None:
                 self._insert(row)
@@ -229,13 +262,15 @@ class TableLedger(Ledger):
         return found and to_row(found)
 
     def _save_lease(self) -> None:
-        added = (encode_time(row.created_at) for row in self._touched.values() if row.saved is None)
-        created_at = min(added, default=None)
-        modified_at = self._now if self._touched else None
+        created_at, modified_at = self._dates or self._times()
         lease = (self.head, self.fence, self.prev, self.owner, self.crashes)
         values = (*self._key, *lease, created_at, modified_at, self._found[1])
         if self._db.execute(_SAVE_LEASE, values).rowcount != 1:
             raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
+
+    def _times(self) -> tuple[str | None, str | None]:
+        added = (encode_time(row.created_at) for row in self._touched.values() if row.saved is None)
+        return min(added, default=None), self._now if self._touched else None
 
     def _insert(self, row: Row) -> None:
         content = "" if row.spread else "".join(row.pieces)

@@ -12,24 +12,14 @@ from typing import Any
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 from anyio.abc import TaskGroup
 
-from streamagent.errors import (
-    ConfigError,
-    LeaseLost,
-    MessageError,
-    SessionBusy,
-    SessionError,
-    StoreError,
-    StoreUncertain,
-)
+from streamagent.cancellation import raise_single
+from streamagent.errors import SessionBusy, StoreError, StoreUncertain
 from streamagent.message import Message
 
 from ._codec import check_name
 from ._ledger import Ledger
 from ._row import Row, add_fragment
-from ._tables import TableLedger
-
-# Of one operation; any other error is the whole transaction's.
-REFUSALS = (LeaseLost, MessageError, SessionError, ConfigError)
+from ._tables import REFUSALS, TableLedger
 
 
 @dataclass(slots=True, eq=False)
@@ -102,8 +92,7 @@ async def grouped() -> AsyncGenerator[TaskGroup, None]:
         async with create_task_group() as tasks:
             yield tasks
     except BaseExceptionGroup as group:
-        error = group.exceptions[0] if len(group.exceptions) == 1 else group
-        raise error from error.__cause__
+        raise_single(group)
 
 
 class Writer(ABC):
@@ -118,10 +107,12 @@ class Writer(ABC):
 
     Args:
         name: What errors call the store.
+        committed: Is told each session of which something was committed.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, committed: Callable[[str], object]) -> None:
         self._name = name
+        self._committed = committed
         self._queue: list[Operation] = []
         self._lagged: dict[str, Lagged] = {}
         self._stalled: dict[str, list[Lagged]] = {}
@@ -190,6 +181,10 @@ class Writer(ABC):
             lagged = self._schedule(session, fence, lag)
         lagged.size += add_fragment(lagged.rows, fragment)
         return lagged.size
+
+    async def shred(self) -> None:
+        """Leave what was deleted to the database, which cleans up by itself."""
+        self._check_open()
 
     def close(self) -> None:
         """Take nothing more; `run` ends when all that waits was tried."""
@@ -274,6 +269,8 @@ class Writer(ABC):
             if isinstance(operation, Lagged) and operation.error is not None:
                 self._keep(operation, operation.error)
             operation.done.set()
+            if operation.error is None and operation.run is not None:
+                self._committed(operation.session)
 
     def _keep(self, lagged: Lagged, error: Exception) -> None:
         """Keep fragments that may still be written; a refusal is final."""

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Self
 
 from streamagent._core.usage import COUNTED, usage_of
 from streamagent.message import Message
 from streamagent.prompts import ASIDE
-from streamagent.protocols import Store, Stream
-from streamagent.records import CallRecord, Owner, SessionInfo, Unfinished, Usage
+from streamagent.protocols import Changes, Excerpt, Store, Stream
+from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
 
-from ._codec import PIECE, as_utc, check_name, decode_query, pack, utf8_size
+from ._codec import PIECE, as_utc, check_name, decode_query, drop_bytes, pack, utf8_size
 from ._effects import records
+from ._excerpt import Found, make_excerpt
 from ._forks import fork
 from ._memory_ledger import MemoryLedger, Sessions
 from ._pairs import left_open
+from ._restore import restore
 from ._row import Row, add_fragment
 
 
@@ -139,6 +142,17 @@ class MemoryStore(Store):
                     yield fragment
                 index += 1
 
+    async def look(self, session: str, *, after: int, offset: int = 0, hint: object = None) -> Excerpt:
+        """Read what is stored behind a place; see `Store`."""
+        ledger = self._peek(session)
+        known = ledger.parts(after) if after <= ledger.head else ()
+        before = next((owner.order[after - owner.base - 1].id for owner, _ in known), None)
+        return make_excerpt(head=ledger.head, before=before, rows=_behind(ledger, after), offset=offset, hint=hint)
+
+    def changes(self, session: str) -> Changes:
+        """Ask for hints that a session has changed; see `Store`."""
+        return self._ledgers.wakeups.subscribe(session)
+
     async def tally(self, session: str) -> dict[tuple[str, str], int]:
         """Count the session's messages by (role, type); see `Store`."""
         counts: Counter[tuple[str, str]] = Counter()
@@ -166,9 +180,33 @@ class MemoryStore(Store):
         """Begin a session with the rows of another one; see `Store`."""
         fork(self._peek(session), new, at)
 
-    async def delete(self, session: str) -> bool:
+    async def info(self, session: str) -> SessionInfo | None:
+        """Tell of one session; see `Store`."""
+        ledger = self._peek(session)
+        size = sum(row.size for row in ledger.rows.values() if row.source is None)
+        return replace(ledger.info(), size=size) if ledger.taken else None
+
+    async def marks(self, session: str) -> AsyncGenerator[Mark, None]:
+        """Tell which messages wait for another row, and which have a client key; see `Store`."""
+        ledger = self._peek(session)
+        for row in [*ledger.order, *ledger.inbox.values()]:
+            if row.client_key is not None or row.state == "unanswered":
+                yield Mark(id=row.id, waits=row.state == "unanswered", client_key=row.client_key)
+
+    async def restore(
+        self, session: str, rows: Callable[[], Iterable[Restored]], *, created_at: datetime, modified_at: datetime
+    ) -> None:
+        """Fill a session with the rows of another one; see `Store`."""
+        ledger = self._peek(session)
+        restore(ledger, rows(), created_at=created_at, modified_at=modified_at)
+        self._ledgers[session] = ledger
+
+    async def delete(self, session: str, *, idle: bool = False) -> bool:
         """Delete a session; see `Store`."""
-        return self._peek(session).delete()
+        return self._peek(session).delete(idle=idle)
+
+    async def shred(self) -> None:
+        """Do nothing: there is no file. See `Store`."""
 
     def _peek(self, session: str) -> MemoryLedger:
         """Return the session's ledger, or an empty one that is not kept: asking leaves no trace."""
@@ -188,3 +226,44 @@ def _fragments(row: Row, session: str) -> Iterator[Message]:
     for piece in pack(islice(row.pieces, len(row.pieces))):
         left -= utf8_size(piece)
         yield replace(whole, content=piece, more=whole.more or left > 0)
+
+
+def _behind(ledger: MemoryLedger, after: int) -> Iterator[Found]:
+    for owner, last in reversed([*ledger.parts(ledger.head)]):
+        for index in range(max(after - owner.base, 0), last - owner.base):
+            row = owner.order[index]
+            yield Found(row.message(ledger.session, ""), row.size, partial(_read_on, row))
+
+
+def _read_on(row: Row, offset: int, hint: object) -> tuple[str, object]:
+    """Read a row from an offset; a hint says in which piece, and at which character of it, that is."""
+    match hint:
+        case (*known, int(number), int(start)) if known == [row.id, offset]:
+            pass
+        case _:
+            number, start = _piece_at(row, offset)
+    texts: list[str] = []
+    size = 0
+    while number < len(row.pieces):
+        # A character takes 4 bytes at most; asking a piece of 100 MB whether it is ASCII costs nothing.
+        piece, left = row.pieces[number], PIECE - size
+        text = piece[start : start + (left if piece.isascii() else left // 4)]
+        texts.append(text)
+        size += utf8_size(text)
+        start += len(text)
+        if start < len(piece):
+            break
+        number, start = number + 1, 0
+    return "".join(texts), (row.id, offset + size, number, start)
+
+
+def _piece_at(row: Row, offset: int) -> tuple[int, int]:
+    """Find the piece that an offset is in, and the character of it."""
+    if not offset:
+        return 0, 0
+    for number, piece in enumerate(row.pieces):
+        size = utf8_size(piece)
+        if size > offset:
+            return number, len(piece) - len(drop_bytes(piece, offset))
+        offset -= size
+    return len(row.pieces), 0

@@ -44,6 +44,7 @@ class PostgresStore(TableStore):
         timeout: Longest wait for one of them, for another process's lock, and for a server that went away, in seconds.
         statement_timeout: Longest time for one statement, in seconds; a server that is silent for longer is given up.
         read_only: Refuse every write; for viewers, and for standby servers.
+        poll: While sessions are followed: how often the database is asked whether others wrote to them, in seconds.
 
     Raises:
         ConfigError: An option cannot be used, or psycopg is not installed; on entering: this store is open already.
@@ -61,8 +62,9 @@ class PostgresStore(TableStore):
         timeout: float = 30.0,
         statement_timeout: float = 30.0,
         read_only: bool = False,
+        poll: float = 0.25,
     ) -> None:
-        super().__init__(f"store {_driver().describe(url)}", tenant=tenant, read_only=read_only)
+        super().__init__(f"store {_driver().describe(url)}", tenant=tenant, read_only=read_only, poll=poll)
         _check(schema=schema, pool=pool, timeout=timeout, statement_timeout=statement_timeout)
         self._url = url
         self._schema = schema
@@ -84,6 +86,7 @@ class PostgresStore(TableStore):
             timeout=self._timeout,
             statement_timeout=self._statement_timeout,
             read_only=self.read_only,
+            poll=self._poll,
         )
 
     @asynccontextmanager
@@ -108,8 +111,9 @@ class PostgresStore(TableStore):
             await pool.run(partial(prepare, options=options), patient=False)
             self._pool = pool
             if not self.read_only:
-                self._writer = PostgresWriter(pool, self.tenant)
+                self._writer = PostgresWriter(pool, self.tenant, self._wakeups.notify)
                 await stack.enter_async_context(running(self._writer))
+            await stack.enter_async_context(self._polling())
             try:
                 yield
             finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 from streamagent.errors import ConfigError, StoreCorrupt, UnsupportedBackendError
 
 from ._dialect import Database
+from ._looks import FileVersions
 from ._store import TableStore
 
 if TYPE_CHECKING:
@@ -37,16 +38,17 @@ class SqliteStore(TableStore):
         synchronous: `full`: what was acknowledged survives a power loss; `normal`: it survives a crash of the process.
         busy_timeout: Longest wait for another process's write lock, in seconds.
         read_only: Refuse every write; for viewers.
+        poll: While sessions are followed: how often the file is asked whether another process wrote to it, in seconds.
 
     Raises:
-        ConfigError: `synchronous` is neither; on entering: this store is open already.
+        ConfigError: `synchronous` is neither, `poll` is no time above 0; on entering: this store is open already.
         UnsupportedBackendError: On entering, under trio: aiosqlite is asyncio's.
         StoreCorrupt: On entering: the file is damaged, or is not ours.
         StoreSchemaError: On entering: a newer version of this package wrote it.
         StoreError: On entering: it cannot be opened.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a file, all by keyword
         self,
         path: str | os.PathLike[str],
         *,
@@ -54,11 +56,12 @@ class SqliteStore(TableStore):
         synchronous: Literal["full", "normal"] = "full",
         busy_timeout: float = 5.0,
         read_only: bool = False,
+        poll: float = 0.1,
     ) -> None:
         if synchronous not in ("full", "normal"):
             raise ConfigError(f"synchronous is 'full' or 'normal', not {synchronous!r}")
         self.path = os.fspath(path)
-        super().__init__(f"store {self.path}", tenant=tenant, read_only=read_only)
+        super().__init__(f"store {self.path}", tenant=tenant, read_only=read_only, poll=poll)
         self._synchronous: Literal["full", "normal"] = synchronous
         self._busy_timeout = busy_timeout
         self._reader: aiosqlite.Connection | None = None
@@ -81,6 +84,7 @@ class SqliteStore(TableStore):
             synchronous=self._synchronous,
             busy_timeout=self._busy_timeout,
             read_only=self.read_only,
+            poll=self._poll,
         )
 
     @asynccontextmanager
@@ -94,13 +98,15 @@ class SqliteStore(TableStore):
             path=self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, read_only=self.read_only
         )
         async with AsyncExitStack() as stack:
+            self._versions = FileVersions().look
             db = self._reader = await stack.enter_async_context(connect(options))
             await call(db, prepare, options)
             if not self.read_only:
                 if not options.in_memory:
                     self._reader = await stack.enter_async_context(connect(replace(options, read_only=True)))
-                self._writer = SqliteWriter(db, options, self.tenant)
+                self._writer = SqliteWriter(db, options, self.tenant, self._wakeups.notify)
                 await stack.enter_async_context(running(self._writer))
+            await stack.enter_async_context(self._polling())
             try:
                 yield
             finally:

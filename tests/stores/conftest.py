@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("tests.stores.contract", "tests.stores.leases", "tests.stores.forks", "tests.stores.odd")
+pytest.register_assert_rewrite("streamagent.testing.contract")

@@ -1,4 +1,4 @@
-"""Forks, on every store; what they cost in the file; and files from before there were forks."""
+"""Forks in a file: what they cost, what other programs see; and files from before there were forks."""
 
 import sqlite3
 from contextlib import closing
@@ -10,9 +10,8 @@ from streamagent.errors import StoreReadOnly
 from streamagent.message import Message, new_id
 from streamagent.stores.memory import MemoryStore
 from streamagent.stores.sqlite import SqliteStore
+from streamagent.testing.contract.rows import KIB64, call_and_result, contents, fill, rows, text
 
-from .contract import KIB64, call_and_result, contents, rows, text
-from .forks import ForkContract, fill
 from .version_1 import FILE
 
 pytestmark = pytest.mark.anyio
@@ -25,20 +24,16 @@ def path(tmp_path):
     return str(tmp_path / "shop.db")
 
 
-class TestMemory(ForkContract):
-    @pytest.fixture
-    def store(self):
-        return MemoryStore()
-
-    async def test_a_fork_that_is_refused_leaves_no_trace(self, store):
-        await fill(store, text("1"))
-        with pytest.raises(ValueError, match="cannot be forked"):
-            await store.fork("s", "f", at=2)
-        assert list(store._ledgers) == ["s"]
+async def test_a_fork_that_is_refused_leaves_no_trace():
+    store = MemoryStore()
+    await fill(store, text("1"))
+    with pytest.raises(ValueError, match="cannot be forked"):
+        await store.fork("s", "f", at=2)
+    assert list(store._ledgers) == ["s"]
 
 
 @pytest.mark.parametrize("anyio_backend", ASYNCIO, ids=["asyncio", "uvloop"])
-class TestFile(ForkContract):
+class TestFile:
     @pytest.fixture
     async def store(self, path):
         async with SqliteStore(path, synchronous="normal") as store:
@@ -86,14 +81,6 @@ class TestFile(ForkContract):
         listed = {info.id: info.messages async for info in store.sessions()}
         with closing(sqlite3.connect(path)) as db:
             assert dict(db.execute("SELECT id, messages FROM sessions")) == listed == {"s": 2, "f": 1}
-
-
-@pytest.mark.parametrize("anyio_backend", ASYNCIO, ids=["asyncio", "uvloop"])
-class TestInMemory(ForkContract):
-    @pytest.fixture
-    async def store(self):
-        async with SqliteStore(":memory:") as store:
-            yield store
 
 
 async def growth(path, *, forks, size, unfinished):

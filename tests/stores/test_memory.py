@@ -2,15 +2,14 @@ import pytest
 
 from streamagent.message import Message
 from streamagent.stores.memory import MemoryStore
-
-from .contract import StoreContract, contents
+from streamagent.testing.contract import StoreContract
+from streamagent.testing.contract.rows import contents
 
 pytestmark = pytest.mark.anyio
 
 
 class TestMemoryStore(StoreContract):
-    @pytest.fixture
-    def store(self):
+    async def make_store(self):
         return MemoryStore()
 
 

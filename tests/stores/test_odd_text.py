@@ -12,8 +12,7 @@ from streamagent.message import Message, clean_text
 from streamagent.stores._codec import PIECE, decode_query, encode_query, encode_time, pack, utf8_size
 from streamagent.stores.memory import MemoryStore
 from streamagent.stores.sqlite import SqliteStore
-
-from .contract import rows
+from streamagent.testing.contract.rows import rows
 
 ODD = ["'", '"', "';--", "\\", "%", "?", ":x", "\n", "\x1a", "é", "語", "🦜", "\u2028", "\ufeff", "' OR 1=1 --", "$.a"]
 names = st.one_of(st.sampled_from(ODD), st.text(min_size=1).map(clean_text).filter(bool))

@@ -14,9 +14,9 @@ from streamagent.message import Message
 from streamagent.records import Owner
 from streamagent.stores import _postgres_connection
 from streamagent.stores.postgres import PostgresStore
+from streamagent.testing.contract.rows import LONG, contents, rows, text
 from tests.conftest import BACKENDS
 
-from .contract import LONG, contents, rows, text
 from .pg_proxy import open_proxy
 
 pytestmark = pytest.mark.anyio
@@ -174,7 +174,7 @@ class TestSilence:
     async def test_it_ends_in_an_error_and_the_store_goes_on_afterwards(self, hasty, proxy):
         fence = await hasty.acquire("s")
         proxy.stall()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             with pytest.raises(StoreError, match="cannot be reached"):
                 await contents(hasty)
             with pytest.raises(StoreError, match="cannot be reached"):

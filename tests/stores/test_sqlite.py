@@ -13,8 +13,8 @@ import pytest
 from streamagent.errors import ConfigError, LeaseLost, MessageError, StoreError, StoreReadOnly, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.stores.sqlite import SqliteStore
-
-from .contract import KIB64, LONG, StoreContract, call_and_result, contents, rows, text
+from streamagent.testing.contract import StoreContract
+from streamagent.testing.contract.rows import KIB64, LONG, call_and_result, contents, rows, text
 
 pytestmark = pytest.mark.anyio
 
@@ -45,17 +45,13 @@ def ask(path, sql, *args):
 
 
 class TestFile(StoreContract):
-    @pytest.fixture
-    async def store(self, path):
-        async with SqliteStore(path, synchronous="normal") as store:
-            yield store
+    async def make_store(self):
+        return SqliteStore(self.folder / "a b%20?#.db", synchronous="normal")
 
 
 class TestInMemory(StoreContract):
-    @pytest.fixture
-    async def store(self):
-        async with SqliteStore(":memory:") as store:
-            yield store
+    async def make_store(self):
+        return SqliteStore(":memory:")
 
 
 class TestTables:

@@ -25,8 +25,7 @@ from streamagent.errors import (
 )
 from streamagent.message import Message
 from streamagent.stores.sqlite import SqliteStore
-
-from .contract import KIB64, LONG, contents, rows, text
+from streamagent.testing.contract.rows import KIB64, LONG, contents, rows, text
 
 pytestmark = pytest.mark.anyio
 

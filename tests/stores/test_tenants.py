@@ -13,8 +13,7 @@ from streamagent.message import Message
 from streamagent.records import Owner
 from streamagent.stores.postgres import PostgresStore
 from streamagent.stores.sqlite import SqliteStore
-
-from .contract import KIB64, rows
+from streamagent.testing.contract.rows import KIB64, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -69,9 +68,9 @@ def database(request, tmp_path):
 
 # Also of what is unfinished, and of what is answered later, a neighbour has some at the first sequence.
 CALL_AHEAD = replace(CALL, id="ahead call")
+FINISHED = [said("ahead"), said("next")]
 AHEAD = [said("ahead", more=True), said("next")], [CALL_AHEAD, said("ahead")]
-
-
+NEIGHBOURS = ("a", "z")  # one whose rows are found before those of "me", and one behind them
 REFUSED = ("step_11", "step_12", "step_14")  # what a life may not do, because of what it did before
 
 
@@ -82,10 +81,11 @@ class Life:
         store: Its store.
         word: What it says.
         ahead: What it writes first, so that sequences and fences are others.
+        forked: It has that from another session.
     """
 
-    def __init__(self, store, word, *, ahead=()):
-        self.store, self.word, self.ahead = store, word, ahead
+    def __init__(self, store, word, *, ahead=(), forked=False):
+        self.store, self.word, self.ahead, self.forked = store, word, ahead, forked
         self.fences = {}
 
     @property
@@ -97,7 +97,9 @@ class Life:
 
     async def step_01_write(self):
         for message in self.ahead:
-            await self.write("s", message)
+            await self.write("root" if self.forked else "s", message)
+        if self.forked:
+            await self.store.fork("root", "s")
         self.fences.clear()
         return await self.write("s", said("first", self.word), OPEN, owner=ALICE)
 
@@ -141,8 +143,10 @@ class Life:
     async def step_12_ids_of_others(self):
         return await self.write("f", said("ahead"))
 
-    async def step_13_take_over(self):
+    async def step_13_retire(self):
         await self.store.retire("alice")
+
+    async def step_13_take_over(self):
         return await self.store.acquire("s", owner=BOB)
 
     async def step_14_delete_a_parent(self):
@@ -184,7 +188,7 @@ class Life:
 
 
 # The SQL is one for both databases: the second one is asked at three of the places.
-CASES = [*(("sqlite", count) for count in range(1, 18)), *(("postgres", count) for count in (5, 11, 17))]
+CASES = [*(("sqlite", count) for count in range(1, 19)), *(("postgres", count) for count in (5, 11, 17))]
 
 
 @pytest.mark.parametrize(("database", "count"), CASES, indirect=["database"])
@@ -197,11 +201,14 @@ async def test_a_neighbour_with_the_same_names_is_neither_seen_nor_changed(datab
             for table, columns in TABLES.items()
         }
 
-    async with make(APART, "me") as alone, make(HERE, "me") as beside, make(HERE, "neighbour") as neighbour:
-        await Life(neighbour, "theirs", ahead=AHEAD[count % 2]).live(count)
-        left = kept(HERE, "neighbour")
+    for tenant in NEIGHBOURS:
+        forked = tenant == "z"
+        async with make(HERE, tenant) as store:
+            await Life(store, "theirs", ahead=FINISHED if forked else AHEAD[count % 2], forked=forked).live(count)
+    left = [kept(HERE, tenant) for tenant in NEIGHBOURS]
+    async with make(APART, "me") as alone, make(HERE, "me") as beside:
         one, other = Life(alone, "mine"), Life(beside, "mine")
         for step, same in zip(one.steps(), other.steps(), strict=True):
             assert await one.do(step) == await other.do(same)
             assert kept(APART, "me") == kept(HERE, "me")
-            assert kept(HERE, "neighbour") == left
+            assert [kept(HERE, tenant) for tenant in NEIGHBOURS] == left

@@ -11,8 +11,7 @@ from streamagent.errors import ConflictError
 from streamagent.message import Message
 from streamagent.settle import settle
 from streamagent.stores.sqlite import SqliteStore
-
-from .contract import KIB64, LONG, call_and_result, contents, rows, text
+from streamagent.testing.contract.rows import KIB64, LONG, call_and_result, contents, rows, text
 
 pytestmark = pytest.mark.anyio
 

@@ -1,40 +1,66 @@
 """The invariants of a session, checked from its rows and from what a test logged, never through the code under test.
 
-Each `i…` function is one invariant: it yields what is wrong and with which row. `check` asserts them all.
+Each `i…` function is one invariant: it yields what is wrong and with which row. `check` asks them all.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from streamagent.message import Message
-from tests.evidence import ASIDE, Effect, Evidence, Write, cut_of, fact, is_final, is_prompt, is_request, lane_of, told
-from tests.lint import Problems, lint
+
+from .evidence import (
+    ASIDE,
+    Effect,
+    Evidence,
+    Write,
+    attempts_of,
+    cut_of,
+    fact,
+    goes_on,
+    is_final,
+    is_prompt,
+    is_request,
+    lane_of,
+    tokens_of,
+    told,
+    turns_of,
+)
+from .lint import Problems, lint
 
 ENDED_WELL = frozenset({"stop", "tool_calls"})
 TURN_ENDS = frozenset({"stop", "tool_calls", "length", "content_filter", "error"})  # what a model's answer ends with
 
 
 def check(evidence: Evidence) -> None:
-    """Assert all invariants."""
+    """Check all invariants.
+
+    Args:
+        evidence: What is known of a session; what it does not have is not checked.
+
+    Raises:
+        AssertionError: Some do not hold; the text names each, says what is wrong, and shows the rows.
+    """
     problems = [f"{i.__name__.upper()}: {text}" for i in INVARIANTS for text in i(evidence)]
-    assert not problems, "\n".join([*problems, *map(told, evidence.rows)])
+    if problems:
+        raise AssertionError("\n".join([*problems, *map(told, evidence.rows)]))
 
 
 def i1(e: Evidence) -> Problems:
     """Pairing: each turn's calls have one result each, in call order, before anything else is said."""
     paused = bool(e.settled) and fact(e.settled[-1], "reason") == "paused"
-    turns = [*_turns(e.settled)]
+    turns = [*turns_of(e.settled)]
     for turn in turns:
         asked = [row.id for row in turn if row.type == "tool_call"]
         given = [fact(row, "call") for row in turn if row.type == "tool_result"]
         if paused and turn is turns[-1]:
             waiting = {fact(row, "call") for row in turn if is_request(row)} - set(given)
             asked = [call for call in asked if call not in waiting]
-        in_order = not any(is_request(row) or fact(row, "tool") in e.streamed for row in turn)
+        streamed = any(fact(row, "streamed") or fact(row, "tool") in e.streamed for row in turn)
+        in_order = not (streamed or any(map(is_request, turn)))
         if (given if in_order else sorted(given)) != (asked if in_order else sorted(asked)):
             yield f"the calls of the turn at {told(turn[0])} are {asked}, their results answer {given}"
 
@@ -81,11 +107,11 @@ def i5(e: Evidence) -> Problems:
         if row.type != "tool_call":
             continue
         result, times = results.get(row.id), ran[row.id]
-        if times > 1:
+        if times > 1 and not (e.crashed and fact(row, "tool") in e.retry_safe):
             yield f"ran {times} times: {told(row)}"
         if result is None or cut_of(result) == "forked":
             continue
-        if not fact(result, "is_error") and times != 1:
+        if not fact(result, "is_error") and not times:
             yield f"says ok and ran {times} times: {told(result)}"
         if cut_of(result) == "crashed" and not e.crashed:
             yield f"no process ended: {told(result)}"
@@ -150,27 +176,43 @@ def i8(e: Evidence) -> Problems:
 def i9(e: Evidence) -> Problems:
     """Terminality: each run has one last word; after it comes a prompt, and no prompt comes before it."""
     rows = [row for row in e.settled if row.type not in ASIDE]
-    for before, row in pairwise([None, *rows]):
+    for before, row in zip([None, *rows], rows, strict=False):
         begins = is_prompt(row) and not lane_of(row) and row.content in e.accepted.values()
         if begins and before is not None and not is_final(before) and not is_prompt(before):
             yield f"a prompt within a run: {told(row)}"
-        if before is not None and is_final(before) and not is_prompt(row) and not _goes_on(before):
+        if before is not None and is_final(before) and not is_prompt(row) and not goes_on(before):
             yield f"after the last word: {told(row)}"
     if e.at_rest and rows and not is_final(rows[-1]):
         yield f"a run without its last word: {told(rows[-1])}"
 
 
+def i13(e: Evidence) -> Problems:
+    """Reconnect: whoever reads on after a row gets the rest, all of it and nothing twice."""
+    for after, rest in e.reread.items():
+        if [*rest] != [*e.rows[after:]]:
+            yield f"read after {after} come {[row.sequence for row in rest]} of {len(e.rows)} rows, or other content"
+
+
+def i15(e: Evidence) -> Problems:
+    """Usage: the sum is that of all attempts' last counts; what nobody counted is told as that."""
+    if e.usage is None:
+        return
+    own = [row for row in e.rows if (row.sequence or 0) > e.inherited and row.role == "assistant"]
+    called = sum(row.type == "tool_call" for row in own)
+    if e.usage.tool_calls != called:
+        yield f"{called} calls are stored, {e.usage.tool_calls} are summed up"
+    tokens = sum(tokens_of(told) for row in own if row.type == "stop" for told in attempts_of(row))
+    if e.usage.tokens != tokens:
+        yield f"the stops say {tokens} tokens, {e.usage.tokens} are summed up"
+    counted = sum(any("usage" in told for told in attempts_of(row)) for row in own if row.type == "stop")
+    if e.usage.turns - e.usage.uncounted > counted:
+        yield f"{counted} turns were counted, {e.usage.turns - e.usage.uncounted} are summed up as that"
+
+
 def i16(e: Evidence) -> Problems:
     """Honesty: what was cut or failed never ends in `ok`."""
-    for turn in _turns(e.settled):
-        stops = [row for row in turn if row.type == "stop"]
-        last = max(row.attempt for row in turn)
-        cut = [row for row in turn if cut_of(row) and (row.role == "tool" or row.attempt == last)]
-        if cut and (not stops or fact(stops[-1], "reason") in ENDED_WELL):
-            yield f"a turn that ended well has {told(cut[0])}"
-        for stop in stops:
-            if fact(stop, "error") and fact(stop, "reason") in ENDED_WELL:
-                yield f"an error that ended well: {told(stop)}"
+    for turn in turns_of(e.settled):
+        yield from _ended_well(turn)
     for row in e.settled:
         if row.more:
             yield f"open in a run that is over: {told(row)}"
@@ -196,7 +238,7 @@ def i19(e: Evidence) -> Problems:
     """Budget: no prompt takes more turns or calls than the limits say."""
     turns = calls = 0
     fences = {write.id: write.fence for write in reversed(e.writes)}
-    for before, row in pairwise([None, *e.rows]):
+    for before, row in zip([None, *e.rows], e.rows, strict=False):
         same_run = before is not None and fences.get(before.id) == fences.get(row.id)
         if not same_run or (is_prompt(row) and lane_of(row) not in ("steer", "feedback")):
             turns = calls = 0
@@ -213,33 +255,19 @@ def i4(e: Evidence) -> Problems:
         yield from (f"{model}: {text}" for text in lint(model, request))
 
 
-INVARIANTS = (i1, i2, i3, i4, i5, i6, i7, i8, i9, i16, i18, i19)
+INVARIANTS = (i1, i2, i3, i4, i5, i6, i7, i8, i9, i13, i15, i16, i18, i19)
 
 
-def _turns(rows: Sequence[Message]) -> Iterator[list[Message]]:
-    """Give what the model said at once, with its stop and the results of its calls."""
-    turn: list[Message] = []
-    over = False
-    for row in rows:
-        said = row.role == "assistant" and row.type != "stop"
-        if is_prompt(row) or (said and over):
-            if turn:
-                yield turn
-            turn, over = [], False
-        if not is_prompt(row):
-            turn.append(row)
-            over = over or row.type in ("stop", "tool_result")
-    if turn:
-        yield turn
-
-
-def _goes_on(stop: Message) -> bool:
-    """The run pauses there, or takes a turn again whose context was too long, or that was cut with its process."""
-    return (
-        fact(stop, "reason") == "paused"
-        or fact(stop, "cut") == "resumed"
-        or (fact(stop, "error") or {}).get("kind") == "context_overflow"
-    )
+def _ended_well(turn: Sequence[Message]) -> Problems:
+    """Find what a turn that ended well must not have."""
+    stops = [row for row in turn if row.type == "stop"]
+    last = max(row.attempt for row in turn)
+    cut = [row for row in turn if cut_of(row) and (row.role == "tool" or row.attempt == last)]
+    if cut and (not stops or fact(stops[-1], "reason") in ENDED_WELL):
+        yield f"a turn that ended well has {told(cut[0])}"
+    for stop in stops:
+        if fact(stop, "error") and fact(stop, "reason") in ENDED_WELL:
+            yield f"an error that ended well: {told(stop)}"
 
 
 def _approves(row: Message, asked: Mapping[str, Message], effect: Effect) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
 from streamagent.message import Message
+from streamagent.records import Usage
 
 ASIDE = frozenset({"approval", "cancel"})  # types of rows that a user causes, and no model reads
 
@@ -106,6 +107,9 @@ class Evidence:
         crashed: A process was killed, or lost its lease.
         streamed: Tools whose results open when they begin, in whatever order.
         gated: Tools that need an approval.
+        retry_safe: Tools that may run once more after a crash.
+        reread: What was read after some of the rows, by their sequence.
+        usage: What the store sums up.
         max_turns: How many turns a prompt or follow-up may take.
         max_calls: How many calls a prompt may take.
     """
@@ -125,6 +129,9 @@ class Evidence:
     crashed: bool = False
     streamed: frozenset[str] = frozenset()
     gated: frozenset[str] = frozenset()
+    retry_safe: frozenset[str] = frozenset()
+    reread: Mapping[int, Sequence[Message]] = field(default_factory=dict)
+    usage: Usage | None = None
     max_turns: float = math.inf
     max_calls: float = math.inf
 
@@ -142,30 +149,76 @@ class Evidence:
 
 
 def fact(row: Message, key: str) -> Any:
+    """Return what a row's query says."""
     return (row.query or {}).get(key)
 
 
 def cut_of(row: Message) -> Any:
+    """Return why a row is not whole: `open`, or what it was cut by."""
     return "open" if row.more else fact(row, "cut")
 
 
 def lane_of(row: Message) -> Any:
+    """Return on which way a prompt came, if it was not asked."""
     return fact(row, "lane") or ("feedback" if fact(row, "feedback") else None)
 
 
 def is_prompt(row: Message) -> bool:
+    """Tell what is said to the model."""
     return row.role in ("user", "system") and row.type not in ASIDE
 
 
 def is_request(row: Message) -> bool:
+    """Tell a request to approve, a decision or an end of one."""
     return row.type == "approval"
 
 
 def is_final(row: Message) -> bool:
+    """Tell a run's last word."""
     return row.type == "stop" and fact(row, "reason") != "tool_calls"
 
 
 def told(row: Message | None) -> str:
+    """Show a row in one line."""
     if row is None:
         return "nothing"
     return f"{row.sequence} {row.id[-6:]} {row.role}/{row.type} {row.content!r:.60} {dict(row.query or {})}"
+
+
+def turns_of(rows: Sequence[Message]) -> Iterator[list[Message]]:
+    """Give what the model said at once, with its stop and the results of its calls."""
+    turn: list[Message] = []
+    over = False
+    for row in rows:
+        said = row.role == "assistant" and row.type != "stop"
+        if is_prompt(row) or (said and over):
+            if turn:
+                yield turn
+            turn, over = [], False
+        if not is_prompt(row):
+            turn.append(row)
+            over = over or row.type in ("stop", "tool_result")
+    if turn:
+        yield turn
+
+
+def attempts_of(stop: Message) -> Iterator[Mapping[str, Any]]:
+    """Give what a stop says of its answer, and of the attempts that failed before it."""
+    yield stop.query or {}
+    yield from fact(stop, "attempts") or ()
+
+
+def tokens_of(told: Mapping[str, Any]) -> float:
+    """Return how many tokens a stop, or one of its attempts, says that it took."""
+    usage = told.get("usage") or {}
+    for names in (("total_tokens",), ("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")):
+        if any(name in usage for name in names):
+            counted: float = sum(usage.get(name, 0) for name in names)
+            return counted
+    return 0
+
+
+def goes_on(stop: Message) -> bool:
+    """The run pauses there, or takes a turn again whose context was too long."""
+    again = fact(stop, "cut") == "resumed" or (fact(stop, "error") or {}).get("kind") == "context_overflow"
+    return again or fact(stop, "reason") == "paused"

@@ -7,8 +7,6 @@ from streamagent.errors import LeaseLost, MessageError, SessionBusy
 from streamagent.message import Message
 from streamagent.records import CallRecord, Owner
 
-pytestmark = pytest.mark.anyio
-
 ALICE, BOB = Owner(id="host:1:alice", ttl=1000.0), Owner(id="host:2:bob", ttl=1000.0)
 BRIEF = Owner(id="host:3:brief", ttl=0.02)
 

@@ -34,7 +34,9 @@ SIGNED = "signed by "  # a scripted model writes this and its name into its opaq
 
 def lint(model: str, request: Sequence[Mapping[str, Any]]) -> Problems:
     """Say what a provider would refuse, by what its documentation says."""
-    rules, waiting, seen = RULES[model], [], set()
+    rules = RULES[model]
+    waiting: list[str] = []
+    seen: set[str] = set()
     for number, entry in enumerate(request):
         role, content, asked = entry.get("role"), entry.get("content"), entry.get("tool_calls", [])
         if role not in ("system", "user", "assistant", "tool"):

@@ -1,0 +1,202 @@
+"""What the programs of a simulation do: ask, leave, cancel, steer, decide, ask again; and what must come of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+
+import anyio
+from anyio import create_task_group, fail_after, sleep
+
+from streamagent.approvals import Verdict
+from streamagent.cancellation import raise_single
+from streamagent.driver import RunReply
+from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy
+from streamagent.message import Message
+from streamagent.runtime import Runtime
+from streamagent.session import Session
+from streamagent.testing.evidence import Shown
+from streamagent.testing.points import leaves
+
+from .world import SESSION, InjectedBug, InjectedFull, Killed, Process, World
+
+REFUSED = (LeaseLost, SessionBusy, ConflictError, ApprovalGone, ApprovalNotFound)  # the session is another one's now
+EXPECTED = (*REFUSED, Killed, InjectedFull, InjectedBug)
+DAY = 86_400.0  # virtual seconds in which everything ends: far more than all waits of one life may take
+POLL = 5.0  # virtual seconds between two looks for cancels from elsewhere
+ROUNDS = 4  # actions of a process
+DRAINS = 50  # rounds until everything that was accepted is answered
+AWAY = 60.0  # virtual seconds after which a dead process's lease is tried again
+ALL = 1_000_000
+
+
+async def life(world: World, prompts: Sequence[str]) -> list[Message]:
+    """Let processes come and go, then look whether all that was accepted is answered.
+
+    Args:
+        world: Where they live.
+        prompts: What they ask.
+
+    Returns:
+        The rows.
+
+    Raises:
+        AssertionError: An invariant does not hold, or something waits for ever.
+    """
+    numbers = count(1)
+    try:
+        with fail_after(DAY):
+            async with create_task_group() as tasks:
+                tasks.start_soon(_series, world, prompts, numbers)
+                if world.wants("second", 0.4):
+                    world.done.append("a second process")
+                    tasks.start_soon(_series, world, prompts, numbers)
+            await _drain(world, Process(world, next(numbers), harmless=True), prompts)
+    except TimeoutError as error:
+        raise AssertionError(f"I9: something waits for ever; the last points were {world.points[-5:]}") from error
+    return await world.check()
+
+
+async def _series(world: World, prompts: Sequence[str], numbers: Iterator[int]) -> None:
+    for _ in range(world.dice.randrange(1, 4)):
+        async with _process(world, Process(world, next(numbers))) as client:
+            for _ in range(world.dice.randrange(1, ROUNDS)):
+                with suppress(*EXPECTED):
+                    await client.act(prompts)
+                if not client.alive:
+                    break
+        await world.look()
+
+
+@asynccontextmanager
+async def _process(world: World, process: Process) -> AsyncIterator[Client]:
+    """Run a process; its death, and what it was refused, end here."""
+    try:
+        async with (
+            Runtime(store=process.store, poll=POLL) as runtime,
+            runtime.session(SESSION, process.plan) as session,
+        ):
+            yield Client(process, session)
+    except BaseException as error:
+        cancelled = anyio.get_cancelled_exc_class()
+        found = [*leaves(error)]
+        died = not process.alive and not any(isinstance(one, cancelled) for one in found)
+        if not (died or all(isinstance(one, EXPECTED) for one in found)):
+            raise
+    finally:
+        if world.holder is process and process.alive:
+            world.holder = None
+
+
+async def _drain(world: World, process: Process, prompts: Sequence[str]) -> None:
+    for _ in range(DRAINS):
+        async with _process(world, process) as client:
+            await client.ask(prompts)
+            if not await world.store.inbox(SESSION):
+                return
+        await sleep(AWAY)  # whoever died holds the session until its time is over
+    raise AssertionError(f"I9: {await world.store.inbox(SESSION)} wait when nothing disturbs them any more")
+
+
+class Client:
+    """What a program does in a process.
+
+    Args:
+        process: The process.
+        session: The session, open in it.
+    """
+
+    def __init__(self, process: Process, session: Session) -> None:
+        self._process = process
+        self._world = process.world
+        self._dice = process.world.dice
+        self._session = session
+
+    @property
+    def alive(self) -> bool:
+        """Its process was not killed."""
+        return self._process.alive
+
+    async def act(self, prompts: Sequence[str]) -> None:
+        """Do what the dice say."""
+        actions = [self.ask] * 6 + [self.ask_again, self.follow_up, self.resume]
+        await self._dice.choice(actions)(prompts)
+        while self._dice.random() < 0.7 and await self._session.pending():  # noqa: PLR2004
+            await self.decide()
+
+    async def ask(self, prompts: Sequence[str]) -> None:
+        """Ask something new, and perhaps leave, cancel or steer meanwhile."""
+        prompt = self._world.new_prompt(self._dice.choice(prompts))
+        key = f"key of {prompt}" if self._dice.random() < 0.5 else None  # noqa: PLR2004
+        await self._read(self._session.ask(prompt, client_key=key), Shown(key=key, prompt=prompt))
+
+    async def ask_again(self, _: Sequence[str]) -> None:
+        """Ask what was asked, with the same key."""
+        keys = [key for key, content in self._world.accepted.items() if key == f"key of {content}"]
+        if keys:
+            key = self._dice.choice(keys)
+            prompt = self._world.accepted[key]
+            await self._read(self._session.ask(prompt, client_key=key), Shown(key=key, prompt=prompt))
+
+    async def follow_up(self, prompts: Sequence[str]) -> None:
+        """Leave a follow-up for the next run."""
+        await self._session.follow_up(self._world.new_prompt(self._dice.choice(prompts)))
+
+    async def decide(self) -> None:
+        """Decide about each call that waits, and go on."""
+        for approval in await self._session.pending():
+            verdict = Verdict(approval=approval.id, approve=self._dice.random() < 0.7)  # noqa: PLR2004
+            with suppress(ConflictError, ApprovalGone, ApprovalNotFound):
+                await self._session.decide(verdict)
+        await self.resume(())
+
+    async def resume(self, _: Sequence[str]) -> None:
+        """Go on with what waits."""
+        await self._read(self._session.resume(), Shown())
+
+    async def _read(self, reply: RunReply, shown: Shown) -> None:
+        world, dice = self._world, self._dice
+        world.shown.append((self._process, shown))
+        limit = dice.randrange(1, 12) if world.wants("leave", 0.2) else ALL
+        try:
+            async with create_task_group() as tasks:
+                if world.wants("cancel", 0.15):
+                    tasks.start_soon(self._later, self._cancel)
+                if world.wants("steer", 0.2):
+                    tasks.start_soon(self._later, self._steer)
+                await self._follow(reply, shown, limit)
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise_single(group)
+
+    async def _follow(self, reply: RunReply, shown: Shown, limit: int) -> None:
+        seen, cuts = 0, self._world.cuts
+        async for message in reply:
+            if not self.alive:
+                raise Killed
+            shown.take(message)
+            seen += 1
+            if seen == limit:
+                self._world.done.append(f"left process {self._process.id} after {seen} messages")
+                await reply.aclose()
+                return
+        # What was committed in the moment in which a reply was cut is stored and perhaps not shown in it.
+        shown.ended = shown.prompt in shown.texts.values() and self._world.cuts == cuts
+
+    async def _later(self, function: object) -> None:
+        await sleep(self._dice.random() * 20)
+        with suppress(*EXPECTED):
+            await function()  # type: ignore[operator]
+
+    async def _cancel(self) -> None:
+        self._world.done.append(f"cancelled in process {self._process.id}")
+        self._world.cuts += 1
+        await self._session.cancel()
+
+    async def _steer(self) -> None:
+        prompt = self._world.new_prompt("Wait,")
+        self._world.done.append(f"steered in process {self._process.id}")
+        interrupt = self._dice.random() < 0.5  # noqa: PLR2004
+        self._world.cuts += interrupt
+        await self._session.steer(prompt, interrupt=interrupt)

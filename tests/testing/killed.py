@@ -1,0 +1,36 @@
+"""What the child of test_kills runs."""
+
+from pathlib import Path
+
+from streamagent import Agent, Pipeline, Runtime, persist, tool, tool_dispatch
+from streamagent.testing import ScriptedModel, answer, call, calls, watched
+
+PROMPT = "Ship it."
+
+
+@tool
+async def ship(log: str) -> str:
+    """Ship something, and write that down outside of the store.
+
+    Args:
+        log: Where.
+    """
+    with Path(log).open("a") as file:
+        file.write("shipped\n")
+    return "sent"
+
+
+def agent(path, log):
+    model = ScriptedModel(calls(call("ship", log=log)), answer("It ", "is sent."))
+    pipeline = Pipeline(reply=[tool_dispatch([ship]), persist(lag_ms=0)])
+    return Agent(model, tools=[ship], pipeline=pipeline, store=path)
+
+
+async def scenario(points, path, log):
+    given = watched(agent(path, log), points)
+    async with Runtime(store=given.store) as runtime, given.session("s", runtime=runtime) as session:
+        await session.ask(PROMPT, client_key="a1")
+
+
+async def fails(points):
+    raise ValueError("by itself")
