@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from anyio import AsyncContextManagerMixin, CancelScope, Event, create_task_group, get_cancelled_exc_class, sleep
+from anyio import AsyncContextManagerMixin, CancelScope, Event, create_task_group, sleep
 from anyio import move_on_after as within
 
 from streamagent.errors import ConfigError, UnsupportedBackendError
@@ -110,16 +110,13 @@ class NatsBus(AsyncContextManagerMixin):
                     yield self
                 finally:
                     tasks.cancel_scope.cancel()
-                    with CancelScope(shield=True), within(PATIENCE):
-                        await self._disconnect()
         except BaseExceptionGroup as group:  # nobody sees that there is one
             error = group.exceptions[0] if len(group.exceptions) == 1 else group
             raise error from error.__cause__
-
-    async def _disconnect(self) -> None:
-        client, self._client, self._ready = self._client, None, Event()
-        if client is not None:
-            await client.close()
+        finally:
+            client, self._client, self._ready = self._client, None, Event()
+            if client is not None:
+                await _close(client)
 
     async def announce(self, session: str) -> None:
         """Say that a session has something to do; it takes the place of what was said of it before."""
@@ -163,7 +160,7 @@ class NatsBus(AsyncContextManagerMixin):
         from nats.aio.client import Client
 
         while not self._ready.is_set():
-            client = Client()
+            client = self._client = Client()
             try:
                 await client.connect(
                     self._servers,
@@ -172,10 +169,9 @@ class NatsBus(AsyncContextManagerMixin):
                     reconnect_time_wait=1,
                     max_reconnect_attempts=-1,
                     error_cb=_ignore,
-                    disconnected_cb=_told("NATS went away; workers look by themselves"),
-                    reconnected_cb=_told("NATS is back"),
+                    disconnected_cb=self._told("NATS went away; workers look by themselves"),
+                    reconnected_cb=self._told("NATS is back"),
                 )
-                self._client = client
                 await self._prepare()
                 await client.subscribe(
                     f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self._name}.{CONSUMER}",
@@ -183,11 +179,9 @@ class NatsBus(AsyncContextManagerMixin):
                     cb=self._report,
                 )
                 self._ready.set()
-            except get_cancelled_exc_class():
-                raise
-            except _errors() as error:
+            except (*_timeouts(), *_errors()) as error:
                 self._warn(f"cannot use NATS yet; workers look by themselves: {type(error).__name__}")
-                await client.close()
+                await _close(client)
                 await sleep(RETRY)
 
     async def _prepare(self) -> None:
@@ -244,6 +238,13 @@ class NatsBus(AsyncContextManagerMixin):
         else:
             self._failing = False
 
+    def _told(self, text: str) -> Any:
+        async def tell() -> None:
+            if self._client is not None:  # else it is this process that goes away
+                logger.info(text)
+
+        return tell
+
     def _warn(self, text: str) -> None:
         """Say it once, not each time."""
         logger.log(logging.DEBUG if self._failing else logging.WARNING, text)
@@ -278,15 +279,13 @@ async def _patiently(call: Any) -> None:
             logger.debug("NATS did not hear of an order", exc_info=True)
 
 
+async def _close(client: Client) -> None:
+    with CancelScope(shield=True), within(PATIENCE):
+        await client.close()
+
+
 async def _ignore(error: Exception) -> None:
     logger.debug("NATS: %r", error)
-
-
-def _told(text: str) -> Any:
-    async def tell() -> None:
-        logger.info(text)
-
-    return tell
 
 
 def _require_asyncio() -> None:

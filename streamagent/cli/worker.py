@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ from streamagent.worker import CONCURRENCY, SWEEP, Worker
 
 from .escape import printable
 from .exits import USAGE, exit_codes, fail
-from .interrupts import Interrupts
+from .interrupts import Interrupted, Interrupts
 from .logs import log_lines
 from .options import ModelName
 from .output import writing
@@ -62,7 +63,7 @@ def worker(  # noqa: PLR0913 - the options of a command
     SIGTERM and Ctrl-C end it: it takes nothing new, lets its runs finish, and leaves what is not finished to others. A
     second signal ends it at once. It logs to standard error, one JSON object a line.
     """
-    with exit_codes() as interrupts:
+    with exit_codes() as interrupts, suppress(Interrupted):  # one that comes before it began is no failure
         from streamagent.runtime import Runtime
         from streamagent.watch import check_seconds
 
