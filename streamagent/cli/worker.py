@@ -9,6 +9,7 @@ import typer
 
 from streamagent.handover import GRACE
 from streamagent.runtime import LEASE
+from streamagent.watch import POLL, check_seconds
 from streamagent.worker import CONCURRENCY, SWEEP, Worker
 
 from .escape import printable
@@ -21,8 +22,6 @@ from .output import writing
 if TYPE_CHECKING:
     from streamagent.protocols import Bus
     from streamagent.runtime import Runtime
-
-Seconds = Annotated[float, typer.Option(metavar="SECONDS")]
 
 
 def worker(  # noqa: PLR0913 - the options of a command
@@ -54,6 +53,9 @@ def worker(  # noqa: PLR0913 - the options of a command
     lease: Annotated[
         float, typer.Option(metavar="SECONDS", help="Silence after which others take this worker's runs over.")
     ] = LEASE,
+    poll: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time between two looks for what was cancelled elsewhere.")
+    ] = POLL,
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long runs may go on after the first signal.")
     ] = GRACE,
@@ -65,7 +67,6 @@ def worker(  # noqa: PLR0913 - the options of a command
     """
     with exit_codes() as interrupts, suppress(Interrupted):  # one that comes before it began is no failure
         from streamagent.runtime import Runtime
-        from streamagent.watch import check_seconds
 
         from .target import is_target, load_workload
 
@@ -73,7 +74,7 @@ def worker(  # noqa: PLR0913 - the options of a command
             raise fail(f"{target!r} is no target; write module:attr or path/to/file.py", USAGE)
         check_seconds("--grace", grace)
         load = load_workload(target, model=model, db=db)
-        runtime = Runtime(store=load.store, lease=lease, bus=_bus(nats))
+        runtime = Runtime(store=load.store, poll=poll, lease=lease, bus=_bus(nats))
         own = Worker(runtime, load.plan_for, concurrency=concurrency, sweep=sweep)
         log_lines()
 
