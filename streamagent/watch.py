@@ -55,6 +55,7 @@ class Watch:
     async def _serve(self) -> None:
         while True:
             await self._wanted.wait()
+            self._beat = current_time()  # whoever acquires a session says it, too
             while self._runtime.active or self._runtime.served or self._runtime.unreleased:
                 await sleep(self._poll)
                 await self._live()

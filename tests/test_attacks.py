@@ -154,11 +154,11 @@ async def test_a_duplex_session_outlives_a_store_that_was_busy():
     class Busy(MemoryStore):
         times = 1
 
-        async def acquire(self, session):
+        async def acquire(self, session, **options):
             if self.times:
                 self.times -= 1
                 raise StoreBusy("locked")
-            return await super().acquire(session)
+            return await super().acquire(session, **options)
 
     agent = Agent(ScriptedModel(answer("x")), store=Busy())
     async with agent.session("s") as session:

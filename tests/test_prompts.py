@@ -10,8 +10,10 @@ from streamagent.attachments import file, image
 from streamagent.errors import ConfigError, ConflictError, MessageError
 from streamagent.message import new_id
 from streamagent.prompts import PARTS_LIMIT, as_prompt
+from streamagent.records import Owner
+from streamagent.resume import CRASHES
 from streamagent.settle import settle
-from tests.scripted import ScriptedModel, answer, check_rows, text
+from tests.scripted import ScriptedModel, answer, check_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -155,19 +157,18 @@ async def test_as_many_messages_as_may_be_are_one_prompt():
 # --- F57: a prompt that crashes its process is not tried again
 
 
-async def test_a_prompt_whose_process_ended_is_not_asked_again_by_anybody(store):
-    """There is no crash loop: what was admitted is closed by the next run, and nothing answers it a second time."""
+async def test_a_prompt_in_which_three_processes_have_died_is_given_up_and_the_session_goes_on(store):
     agent = Agent(ScriptedModel(answer("fine")))
     async with Runtime(store=store) as runtime:
-        for number in range(3):
-            poison = await store.enqueue("s", Message.user("poison"), client_key=f"k{number}")
-            fence = await store.acquire("s")
+        poison = await store.enqueue("s", Message.user("poison"), client_key="k")
+        for number in range(CRASHES):
+            fence = await store.acquire("s", owner=Owner(id=f"process {number}", ttl=60))
             await store.admit("s", fence=fence)
-            await store.write("s", text("half")[:1], fence=fence)  # here the process was killed
-            async with agent.session("s", runtime=runtime) as session:
-                result = await session.ask("poison", client_key=f"k{number}")  # the client tries again
-                assert result.error["kind"] == "interrupted"
-                assert result[0].id == poison.id
+            await store.retire(f"process {number}")
+        async with agent.session("s", runtime=runtime) as session:
+            result = await session.ask("poison", client_key="k")  # the client tries again
+            assert result.error["kind"] == "poison"
+            assert result[0].id == poison.id
         async with agent.session("s", runtime=runtime) as session:
             await session.send("Are you there?")
             await session.send_eof()

@@ -68,9 +68,14 @@ class Pairing:
             self.turns[-1].closed = True
 
     def _stop(self, stop: Message) -> None:
-        if self.turns and self.turns[-1].role == "assistant":
-            self.turns[-1].model = _query(stop, "model") or self.turns[-1].model  # a stop of the loop names none
-            self.turns[-1].closed |= _query(stop, "reason") not in _BROKEN
+        last = self.turns[-1] if self.turns else None
+        if last is None or last.role != "assistant":
+            return
+        if _query(stop, "cut") == "resumed" and not last.closed:  # another attempt supersedes it, perhaps the next one
+            self.turns.pop()
+            return
+        last.model = _query(stop, "model") or last.model  # a stop of the loop names none
+        last.closed |= _query(stop, "reason") not in _BROKEN
 
     def _turn(self, message: Message) -> Turn:
         role: Role = "assistant" if message.type in {"reasoning", "tool_call"} else message.role

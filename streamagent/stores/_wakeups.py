@@ -17,6 +17,7 @@ from streamagent.protocols import Changes
 Look = Callable[[Collection[str]], Awaitable[Mapping[str, Any] | None]]
 
 _UNKNOWN = object()
+PAUSE = 0.05  # seconds
 
 
 class Channel:
@@ -66,6 +67,12 @@ class Wakeups:
 
     def __len__(self) -> int:
         return len(self._channels)
+
+    async def wanted(self) -> None:
+        """Return when somebody follows a session."""
+        while not self._channels:
+            await self._wanted.wait()
+            await sleep(PAUSE)  # the event stays set until a poll has seen that nobody follows any more
 
     def subscribe(self, session: str) -> Wakeup:
         """Begin to follow a session."""

@@ -92,6 +92,7 @@ class PostgresStore(TableStore):
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[None, None]:
         from ._postgres_connection import Options
+        from ._postgres_notices import Notices, noticing
         from ._postgres_pool import open_pool
         from ._postgres_prepare import prepare
         from ._postgres_writer import PostgresWriter
@@ -110,8 +111,10 @@ class PostgresStore(TableStore):
             pool = await stack.enter_async_context(open_pool(options))
             await pool.run(partial(prepare, options=options), patient=False)
             self._pool = pool
+            notices = Notices(pool, self.tenant, self._wakeups)
+            await stack.enter_async_context(noticing(notices))
             if not self.read_only:
-                self._writer = PostgresWriter(pool, self.tenant, self._wakeups.notify)
+                self._writer = PostgresWriter(pool, self.tenant, notices.committed)
                 await stack.enter_async_context(running(self._writer))
             await stack.enter_async_context(self._polling())
             try:

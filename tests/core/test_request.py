@@ -157,6 +157,17 @@ def test_a_turn_that_ended_well_is_not_superseded_by_the_next():
     assert [entry["content"] for entry in build_request(rows)[1:]] == ["One.", "Two."]
 
 
+def test_an_attempt_that_a_crash_has_cut_is_not_sent_to_the_next_one():
+    """The model is asked what it would have been asked without the crash."""
+    early, lost = call(), call("c2")
+    over = [result(lost, cut="resumed"), stop("aborted", cut="resumed")]
+    before = [user(), early, stop("tool_calls"), result(early)]
+    for attempt in ([said("Half"), lost, *over], [stop("aborted", cut="resumed")]):
+        assert build_request([*before, *attempt]) == build_request(before)
+    asked = build_request([*before, said("Half"), *over, said("Whole.", attempt=2), stop()])
+    assert asked == build_request([*before, said("Whole."), stop()])
+
+
 def test_a_lower_attempt_starts_a_new_turn():
     rows = [user(), said("One.", attempt=2), said("Two.", attempt=1)]
     assert [entry["content"] for entry in build_request(rows)[1:]] == ["One.", "Two."]
