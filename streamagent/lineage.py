@@ -133,5 +133,6 @@ async def is_child(store: Store, session: str) -> bool:
     if not _CHILD.fullmatch(session):
         return False
     async with aclosing(store.read(session, until=1)) as rows:
-        first = [row async for row in rows] or await store.inbox(session)
-    return bool(first) and "parent" in (first[0].query or {})
+        async for row in rows:
+            return "parent" in (row.query or {})
+    return any("parent" in (message.query or {}) for message in await store.inbox(session))

@@ -129,22 +129,27 @@ class NatsBus(AsyncContextManagerMixin):
     async def listen(self) -> AsyncGenerator[NatsOrder, None]:
         """Take orders; without a server it waits until there is one."""
         pull: JetStreamContext.PullSubscription | None = None
-        while True:
-            await self._ready.wait()
-            try:
-                pull = pull or await self._jetstream.pull_subscribe_bind(consumer=CONSUMER, stream=self._name)
-                [message] = await pull.fetch(1, timeout=PULL)
-            except _timeouts():
-                continue
-            except _errors():
-                logger.debug("no orders from NATS", exc_info=True)
-                pull = None
-                await sleep(RETRY)
-                await self._try("prepare", self._prepare())  # the server may have forgotten the stream
-                continue
-            order = await self._read(message)
-            if order is not None:
-                yield order
+        try:
+            while True:
+                await self._ready.wait()
+                try:
+                    pull = pull or await self._jetstream.pull_subscribe_bind(consumer=CONSUMER, stream=self._name)
+                    [message] = await pull.fetch(1, timeout=PULL)
+                except TimeoutError:
+                    continue
+                except _errors():
+                    logger.debug("no orders from NATS", exc_info=True)
+                    pull = None
+                    await sleep(RETRY)
+                    await self._try("prepare", self._prepare())  # the server may have forgotten the stream
+                    continue
+                order = await self._read(message)
+                if order is not None:
+                    yield order
+        finally:
+            if pull is not None:  # else the next order would come to a request that nobody waits for any more
+                with CancelScope(shield=True):
+                    await _patiently(pull.unsubscribe())
 
     @property
     def _jetstream(self) -> JetStreamContext:
@@ -179,7 +184,7 @@ class NatsBus(AsyncContextManagerMixin):
                     cb=self._report,
                 )
                 self._ready.set()
-            except (*_timeouts(), *_errors()) as error:
+            except _errors() as error:
                 self._warn(f"cannot use NATS yet; workers look by themselves: {type(error).__name__}")
                 await _close(client)
                 await sleep(RETRY)
@@ -233,7 +238,7 @@ class NatsBus(AsyncContextManagerMixin):
         """Do something that nothing depends on."""
         try:
             await call
-        except (*_timeouts(), *_errors()) as error:
+        except _errors() as error:
             self._warn(f"NATS: cannot {what}: {type(error).__name__}")
         else:
             self._failing = False
@@ -260,14 +265,10 @@ def _session_of(body: bytes) -> str | None:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What the client raises when the server is not there, or says no."""
+    """What the client raises when the server is not there, does not answer in time, or says no."""
     from nats.errors import Error
 
     return (Error, OSError, EOFError)
-
-
-def _timeouts() -> tuple[type[Exception], ...]:
-    return (TimeoutError,)
 
 
 async def _patiently(call: Any) -> None:

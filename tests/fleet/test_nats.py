@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from streamagent import Agent, ConfigError, MemoryStore, Message, Runtime, UnsupportedBackendError
+from streamagent import Agent, ConfigError, MemoryStore, Message, Runtime, UnsupportedBackendError, Worker
 from streamagent.buses.nats import DELIVERIES, NatsBus
 from tests.fleet.waiting import at_rest, until, working
 from tests.scripted import ScriptedModel, answer
@@ -134,28 +134,20 @@ async def test_workers_hear_at_once_of_what_is_submitted_in_another_process(make
             await until(lambda number=number: at_rest(store, f"s{number}"))
 
 
-async def test_what_is_left_at_the_end_of_a_process_goes_to_another_at_once(make):
-    store = MemoryStore()
-    agent = Agent(ScriptedModel(answer("Here.")))
-
-    async def held(_):
-        begun.set()
-        await anyio.sleep_forever()
-
-    begun = anyio.Event()
-    async with Runtime(store=store, bus=make()) as first_runtime, anyio.create_task_group() as tasks:
-        from streamagent import Worker
-
-        tasks.start_soon(Worker(first_runtime, lambda _: slow, sweep=NEVER).run)
-        slow = Agent(Hanging(begun))
-        await first_runtime.bus._ready.wait()
-        await first_runtime.submit("s", "hi")
-        await begun.wait()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("streamagent.handover.BORDER", 0.01)
-            await first_runtime.drain(0.01)
-    async with working(store, lambda _: agent, bus=make(), sweep=NEVER):
-        await until(lambda: at_rest(store))
+async def test_what_is_left_at_the_end_of_a_process_goes_to_another_at_once(make, monkeypatch):
+    monkeypatch.setattr("streamagent.handover.BORDER", 0.01)
+    store, begun = MemoryStore(), anyio.Event()
+    slow, quick = Agent(Hanging(begun)), Agent(ScriptedModel(answer("Here.")))
+    async with Runtime(store=store, bus=make()) as runtime, anyio.create_task_group() as tasks:
+        await runtime.bus._ready.wait()
+        tasks.start_soon(Worker(runtime, lambda _: slow, sweep=NEVER).run)
+        await runtime.submit("s", "hi")
+        with anyio.fail_after(20):
+            await begun.wait()
+        async with working(store, lambda _: quick, bus=make(), sweep=NEVER) as other:
+            await other.bus._ready.wait()  # it has looked, and found a session that is held
+            await runtime.drain(0.01)
+            await until(lambda: at_rest(store))
 
 
 class Hanging(ScriptedModel):
