@@ -20,9 +20,8 @@ from .options import ModelName
 from .output import writing
 
 if TYPE_CHECKING:
-    from streamagent.holding import LEASE
     from streamagent.protocols import Bus
-from streamagent.runtime import Runtime
+    from streamagent.runtime import Runtime
 
 
 def worker(  # noqa: PLR0913 - the options of a command

@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import traceback
