@@ -183,7 +183,7 @@ async def live(points, process):
     agent = watched(Agent(Clerk(), pipeline=pipeline, store=life.open()), points)
     agent.store.wrote = process.note
     runtime = Runtime(store=agent.store, poll=QUIET)
-    process.owner = runtime.owner.id
+    process.owner = runtime.holding.owner.id
     async with runtime, agent.session(life.session, runtime=runtime) as session:
         await _read(session.ask(PROMPT, client_key=PROMPT), process, key=PROMPT)
         for approval in await session.pending():
