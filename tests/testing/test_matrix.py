@@ -35,3 +35,9 @@ async def test_cut_by_an_exception_on_sqlite(tmp_path):
 async def test_cut_by_a_kill_on_sqlite(tmp_path):
     async with open_matrix(str(tmp_path / "s.db"), tmp_path) as matrix:
         assert report("by kill", "sqlite", await matrix.by_kill(step=STEP or 1)) == len(matrix.names) >= LEAST
+
+
+async def test_cut_by_a_kill_twice_on_sqlite(tmp_path):
+    async with open_matrix(str(tmp_path / "s.db"), tmp_path) as matrix:
+        points = await matrix.by_kill(first="tool stock 1 after", step=STEP or 10)
+    assert report("by kill, twice", "sqlite", points) >= LEAST
