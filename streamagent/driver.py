@@ -75,6 +75,7 @@ class RunReply(Reply):
         self._lost: LeaseLost | None = None
         self._fence: int | None = None
         self._replayed: Message | None = None
+        self._shown = 0  # sequence of the last row that was shown again
         self._deadline = math.inf
         self._by: Message | None = None
         self._switching = False
@@ -169,7 +170,7 @@ class RunReply(Reply):
             message = self._last = await waiter.wait(anext(self._chain.tail), deadline=self._deadline)
             if not message.is_final:
                 self._check()  # it may have come in spite of the end, and nobody may ask for another
-            return message  # noqa: TRY300 - what follows is about exceptions
+            return None if self._is_known(message) else message
         except StopAsyncIteration:
             await (self._resume() if self._hurries() else self._next_run())
         except Interrupted:
@@ -190,6 +191,12 @@ class RunReply(Reply):
         late = deadline < math.inf and current_time() >= deadline
         if self._cause is not None or late or self._hurries():
             raise Interrupted
+
+    def _is_known(self, message: Message) -> bool:
+        """Tell whether a run that goes on passes a row once more that its reader was shown before."""
+        if self._run is None:
+            self._shown = message.sequence or 0
+        return self._run is not None and 0 < (message.sequence or 0) <= self._shown
 
     async def _start(self) -> None:
         """Put the prompt into the inbox and open the first run, or show the answer that the prompt has already.
@@ -223,6 +230,8 @@ class RunReply(Reply):
         asks = self._prompt is not None and self._replayed is None
         found = await find(store, session, fence=fence, asks=asks, repeatable=plan.pipeline.repeats)
         self._rows.extend(found.rows)
+        if self._replayed is not None and found.cut is None:  # it is given up, and others' prompts are not for this one
+            return
         tasks = RunTasks(self._runtime.tasks, self.fail)
         self._run = run = Run(session, store, fence, plan, tasks, self._deadline, left=found.left, cut=found.cut)
         run.started, run.lineage, run.starter = found.started, lineage, self._runtime.start_child
@@ -246,8 +255,9 @@ class RunReply(Reply):
         run, prompt = self._run, self._prompt
         if run is None and await self._was_cut():
             await self._open_run()
-            return
-        if run is None or prompt is None or (run.prompt in (None, prompt.id) and not run.resumed):
+            if self._run is not None:
+                return
+        if run is None or prompt is None or run.prompt == prompt.id or not (run.prompt or run.resumed):
             await self._finish("ended")
             return
         if await self._left("ended"):

@@ -10,7 +10,7 @@ from functools import partial
 
 from anyio import CancelScope, move_on_after
 
-from .errors import LeaseLost, StoreError
+from .errors import LeaseLost, StoreBusy, StoreError
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
 from .protocols import RunContext
@@ -84,6 +84,10 @@ async def _settle(run: Run, ending: Ending, bare: RunContext) -> None:
                 await run.store.write(run.session, (), fence=run.fence)
         if scope.cancelled_caught:
             logger.warning("session %s was not settled within %s s; its next run does it", run.session, CLOSE_TIMEOUT)
+            if ending.cause == "interrupted":  # what is not closed cannot be gone on from
+                raise StoreBusy(
+                    f"session {run.session!r} was not settled within {CLOSE_TIMEOUT} s after an interruption"
+                )
     except StoreError:
         if ending.error is None:
             raise

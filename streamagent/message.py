@@ -113,8 +113,9 @@ class Message:
 
     @property
     def is_final(self) -> bool:
-        """It is the last word of a run: a `stop`, and not one after which tool results and another turn follow."""
-        return self.type == "stop" and (self.query or {}).get("reason") != "tool_calls"
+        """It is the last word of a run: a `stop`, and not one after which results, another turn or attempt follow."""
+        query = self.query or {}
+        return self.type == "stop" and query.get("reason") != "tool_calls" and query.get("cut") != "resumed"
 
     @property
     def path(self) -> Sequence[str]:

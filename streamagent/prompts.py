@@ -21,7 +21,6 @@ _OURS = frozenset({"lane", "interrupt", "parts", "part_of", "feedback", "approva
 _OURS |= {"parent", "path", "cut"}
 _OWN_KEYS = "streamagent:"  # how client keys begin that users cannot give
 ASIDE = ("approval", "cancel")  # types of what a user says about a run, which may stand behind its end
-_GOES_ON = ("interrupted", "resumed")  # `cut` of stops behind which the same run goes on
 PARTS_LIMIT = 100  # messages of one prompt, which are stored in one transaction and held in memory together
 
 
@@ -97,10 +96,10 @@ def part_of(message: Message) -> str | None:
 def may_go_on(stop: Message) -> bool:
     """Tell whether the same run may go on behind a final stop.
 
-    It may after an interruption, when the turn is taken anew, and once more with a shorter context.
+    It may after an interruption, and once more with a shorter context.
     """
     query = stop.query or {}
-    return query.get("cut") in _GOES_ON or (query.get("error") or {}).get("kind") == "context_overflow"
+    return query.get("cut") == "interrupted" or (query.get("error") or {}).get("kind") == "context_overflow"
 
 
 def answer_to(prompt: Message) -> Stage:
@@ -120,7 +119,7 @@ def answer_to(prompt: Message) -> Stage:
                 return
             yield message
             if message.is_final:
-                interrupted = query.get("cut") in _GOES_ON
+                interrupted = query.get("cut") == "interrupted"
                 answered = answered or not (interrupted or query.get("reason") == "paused")
 
     return stage

@@ -18,7 +18,7 @@ from .settle import Cause
 
 CRASHES = 3  # owners in a row that died in a run, after which nobody tries again
 
-_REDONE = "Not executed: the process ended before the answer was complete, and it was taken anew."
+_REDONE = "Not executed: the run broke off before the answer was complete, and it was taken anew."
 
 
 @dataclass(slots=True)
@@ -33,8 +33,10 @@ class Cut:
         turns: How many turns were over.
         granted: How many of them when it got all turns that it may take.
         turn: Sequence of the first row of the turn that was under way.
+        kept: Some of its calls have their results.
         attempt: The last attempt at that turn.
         decisions: What was decided about its calls, by the call's message id.
+        broken: Its last turn was cut, and it may have ended with that.
         over: Nothing is under way.
     """
 
@@ -45,8 +47,10 @@ class Cut:
     turns: int = 0
     granted: int = 0
     turn: int | None = None
+    kept: bool = False
     attempt: int = 0
     decisions: dict[str, Message] = field(default_factory=dict)
+    broken: bool = False
     over: bool = True
 
     def pass_by(self, row: Message) -> None:
@@ -56,31 +60,33 @@ class Cut:
         elif row.role in ("user", "system") and row.type not in ASIDE:
             self._admit(row)
         elif row.role == "assistant":
-            self.turn, self.asked = self.turn or row.sequence, None
+            self.turn, self.asked, self.broken = self.turn or row.sequence, None, False
             self.attempt = max(self.attempt, row.attempt)
         elif (row.query or {}).get("cut") != "resumed":
-            self.turn, self.asked, self.due, self.attempt = None, None, False, 0
+            self.asked, self.due, self.kept = None, False, self.turn is not None
             if row.type == "approval" and "decision" in (row.query or {}):
                 self.decisions[str((row.query or {}).get("call"))] = row
 
     def _end_turn(self, stop: Message) -> None:
         query = stop.query or {}
         self.turn = self.asked = None
+        self.kept = False
         self.due = query.get("cut") == "resumed"
         if self.due:
             return
         self.attempt = 0
-        self.turns += not may_go_on(stop)
+        self.broken = may_go_on(stop)
+        self.turns += not self.broken
         if query.get("reason") == "paused":
             run = query.get("run") or {}
             self.turns, self.first = run.get("turns", self.turns), run.get("since", self.first - 1) + 1
-        elif stop.is_final and not may_go_on(stop):
+        elif stop.is_final and not self.broken:
             self.over = True
 
     def _admit(self, row: Message) -> None:
-        if self.over:
+        if self.over or (self.broken and lane_of(row) == "prompt"):
             self.__init__(first=row.sequence or 0, prompt=row.id, over=False)  # type: ignore[misc]
-        self.turn, self.attempt, self.asked, self.due = None, 0, row, True
+        self.turn, self.attempt, self.asked, self.due, self.broken = None, 0, row, True, False
         if lane_of(row) != "steer":
             self.granted = self.turns
 
@@ -133,6 +139,8 @@ async def find(store: Store, session: str, *, fence: int, asks: bool, repeatable
         found = await _closed(store, session, fence, "crashed", left)
         return replace(found, left=left)
     cut = await look_back(store, session)
+    if cut.over:  # but for what was open of it: there is nothing to go on with
+        return await _closed(store, session, fence, "crashed", left)
     started = {record.call: record for record in await store.calls(session)}
     rows = _closings(left, cut, lambda call: call.id in started and (call.query or {}).get("tool") not in repeatable)
     if rows:
@@ -151,14 +159,14 @@ async def _closed(store: Store, session: str, fence: int, cause: Cause, left: Un
 def _closings(left: Unfinished, cut: Cut, has_effect: Callable[[Message], bool]) -> list[Message]:
     """Close the turn that was under way: another attempt supersedes what it said, and its calls are not run.
 
-    If one of them may have had an effect, the turn stands as it is, and its calls are gone on with.
+    If one of them has its result, or may have had an effect, the turn stands as it is, and its calls are gone on with.
     """
     if cut.turn is None:
         return close_all(left.open, (), {}, cause="crashed", text=_REDONE)
     calls = [call for call in left.calls if (call.sequence or 0) >= cut.turn]
-    error = {"kind": "interrupted", "message": "the process ended before the answer", "retryable": True}
-    if any(map(has_effect, calls)):
+    if cut.kept or any(map(has_effect, calls)):
         rows = close_all(left.open, (), {}, cause="crashed", text=_REDONE)
-        return [*rows, Message.stop("tool_calls", cut="crashed", error=error)]
+        return [*rows, Message.stop("tool_calls", cut="crashed")]
     rows = close_all(left.open, calls, {}, cause="resumed", text=_REDONE)
+    error = {"kind": "interrupted", "message": "the run broke off before the answer", "retryable": True}
     return [*rows, replace(Message.stop("aborted", cut="resumed", error=error), attempt=cut.attempt)]

@@ -23,13 +23,13 @@ Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "i
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",
-    "crashed": "Interrupted: the process ended before this call finished. Its outcome is unknown.",
+    "crashed": "Interrupted: the run broke off before this call finished. Its outcome is unknown.",
     "deadline": "Stopped: the run's time was over before this call finished.",
     "ended": "Not executed: the run ended before this call.",
     "error": "Stopped: the run failed before this call finished.",
     "forked": "Not known here: this session was forked before the call's result.",
     "interrupted": "Interrupted by the user before it finished.",
-    "poison": "Interrupted: the process ended before this call finished. Its outcome is unknown.",
+    "poison": "Interrupted: the run broke off before this call finished. Its outcome is unknown.",
     "superseded": "Not executed: the conversation went on before anybody approved this call.",
 }
 
@@ -37,7 +37,7 @@ _STOPS: dict[Cause, dict[str, Any]] = {
     "aborted": {"reason": "aborted"},
     "crashed": {
         "reason": "aborted",
-        "error": {"kind": "interrupted", "message": "the process ended before the answer", "retryable": True},
+        "error": {"kind": "interrupted", "message": "the run broke off before the answer", "retryable": True},
     },
     "deadline": {"reason": "deadline"},
     "ended": {"reason": "ended"},
@@ -67,7 +67,7 @@ _STOPS: dict[Cause, dict[str, Any]] = {
 
 
 _AFTER_DEATH = ("crashed", "poison")
-_NEVER_BEGUN = "Not executed: the process ended before this call began."
+_NEVER_BEGUN = "Not executed: the run broke off before this call began."
 ENDED_WELL = frozenset({"stop"})  # after which nothing that was cut may stand
 
 Scrub = Callable[[Mapping[str, Message]], Awaitable[Mapping[str, Message]]]

@@ -55,7 +55,7 @@ async def test_a_call_of_an_answer_that_was_not_complete_was_not_executed(tmp_pa
     stored, _ = await next_prompt(tmp_path / "s.db")
     [result] = [m for m in stored if m.type == "tool_result"]
     assert result.query["is_error"]
-    assert result.content == "Not executed: the process ended before this call began."
+    assert result.content == "Not executed: the run broke off before this call began."
 
 
 async def test_calls_that_were_running_are_closed_in_their_order(tmp_path):

@@ -497,7 +497,7 @@ async def test_a_crashed_run_is_settled_before_the_next_prompt():
     assert stored[1].query == {"cut": "crashed"}
     assert "outcome is unknown" in stored[4].content
     assert stored[3].query["invalid"] == "truncated"
-    assert stored[5].content == "Not executed: the process ended before this call began."
+    assert stored[5].content == "Not executed: the run broke off before this call began."
     assert stored[6].query["error"]["kind"] == "interrupted"
     assert stored[7].content == "Next."
 

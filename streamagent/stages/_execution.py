@@ -42,7 +42,7 @@ BLOCKED = "Tool execution was blocked"
 
 SKIPPED = Output("Skipped: the user said something new.", is_error=True)
 
-UNKNOWN = Output("Interrupted: the process ended before this call finished. Its outcome is unknown.", is_error=True)
+UNKNOWN = Output("Interrupted: the run broke off before this call finished. Its outcome is unknown.", is_error=True)
 
 UNSEEN = Output("It was executed, but the run was cut before its output had passed all checks.", is_error=True)
 

@@ -175,7 +175,7 @@ def is_request(row: Message) -> bool:
 
 def is_final(row: Message) -> bool:
     """Tell a run's last word."""
-    return row.type == "stop" and fact(row, "reason") != "tool_calls"
+    return row.type == "stop" and fact(row, "reason") != "tool_calls" and cut_of(row) != "resumed"
 
 
 def told(row: Message | None) -> str:
@@ -220,5 +220,5 @@ def tokens_of(told: Mapping[str, Any]) -> float:
 
 def goes_on(stop: Message) -> bool:
     """The run pauses there, or takes a turn again whose context was too long."""
-    again = fact(stop, "cut") == "resumed" or (fact(stop, "error") or {}).get("kind") == "context_overflow"
+    again = (fact(stop, "error") or {}).get("kind") == "context_overflow"
     return again or fact(stop, "reason") == "paused"

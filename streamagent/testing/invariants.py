@@ -262,8 +262,11 @@ def _ended_well(turn: Sequence[Message]) -> Problems:
     """Find what a turn that ended well must not have."""
     stops = [row for row in turn if row.type == "stop"]
     last = max(row.attempt for row in turn)
-    cut = [row for row in turn if cut_of(row) and (row.role == "tool" or row.attempt == last)]
-    if cut and (not stops or fact(stops[-1], "reason") in ENDED_WELL):
+    goes_on = bool(stops) and fact(stops[-1], "reason") == "tool_calls"
+    known = {None, "resumed", "crashed" if goes_on else None}  # of calls; the model is told that a crash cut them
+    cut = [row for row in turn if row.role == "tool" and cut_of(row) not in known]
+    cut += [row for row in turn if row.role != "tool" and cut_of(row) and row.attempt == last]
+    if cut and (not stops or (fact(stops[-1], "reason") in ENDED_WELL and not cut_of(stops[-1]))):
         yield f"a turn that ended well has {told(cut[0])}"
     for stop in stops:
         if fact(stop, "error") and fact(stop, "reason") in ENDED_WELL:

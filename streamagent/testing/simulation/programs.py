@@ -1,8 +1,8 @@
-"""What the programs of a simulation do: ask, leave, cancel, steer, decide, ask again; and what must come of it."""
+"""What the programs of a simulation do: ask, serve, leave, steer, decide, go on; and what must come of it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 
@@ -12,23 +12,26 @@ from anyio import create_task_group, fail_after, sleep
 from streamagent.approvals import Verdict
 from streamagent.cancellation import raise_single
 from streamagent.driver import RunReply
-from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy
+from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy, StoreBusy
 from streamagent.message import Message
 from streamagent.runtime import Runtime
 from streamagent.session import Session
 from streamagent.testing.evidence import Shown
 from streamagent.testing.points import leaves
 
-from .world import SESSION, InjectedBug, InjectedFull, Killed, Process, World
+from .world import LEASE, SESSION, InjectedBug, InjectedFull, Killed, Process, World
 
 REFUSED = (LeaseLost, SessionBusy, ConflictError, ApprovalGone, ApprovalNotFound)  # the session is another one's now
-EXPECTED = (*REFUSED, Killed, InjectedFull, InjectedBug)
+EXPECTED = (*REFUSED, Killed, StoreBusy, InjectedFull, InjectedBug)
 DAY = 86_400.0  # virtual seconds in which everything ends: far more than all waits of one life may take
 POLL = 5.0  # virtual seconds between two looks for cancels from elsewhere
 ROUNDS = 4  # actions of a process
+LIVES = 12  # processes of a series, if each dies
 DRAINS = 50  # rounds until everything that was accepted is answered
 AWAY = 60.0  # virtual seconds after which a dead process's lease is tried again
 ALL = 1_000_000
+
+Action = Callable[[Sequence[str]], Awaitable[None]]
 
 
 async def life(world: World, prompts: Sequence[str]) -> list[Message]:
@@ -59,14 +62,42 @@ async def life(world: World, prompts: Sequence[str]) -> list[Message]:
 
 
 async def _series(world: World, prompts: Sequence[str], numbers: Iterator[int]) -> None:
-    for _ in range(world.dice.randrange(1, 4)):
-        async with _process(world, Process(world, next(numbers))) as client:
-            for _ in range(world.dice.randrange(1, ROUNDS)):
-                with suppress(*EXPECTED):
-                    await client.act(prompts)
-                if not client.alive:
-                    break
+    left = world.dice.randrange(1, 4)
+    for _ in range(LIVES):
+        process = Process(world, next(numbers))
+        async with _process(world, process) as client:
+            await _work(world, client, prompts)
         await world.look()
+        if process.alive:
+            left -= 1
+        else:
+            await _after(world, process, Process(world, next(numbers), harmless=True), prompts)
+        if not left:
+            return
+
+
+async def _work(world: World, client: Client, prompts: Sequence[str]) -> None:
+    for number in range(world.dice.randrange(1, ROUNDS)):
+        try:
+            await (client.act(prompts) if number or not world.deaths else client.go_on(prompts))
+        except SessionBusy:
+            await sleep(LEASE * world.dice.random())
+        except EXPECTED:
+            pass  # as `_process` says
+        if not client.alive:
+            return
+        world.deaths = 0
+
+
+async def _after(world: World, dead: Process, other: Process, prompts: Sequence[str]) -> None:
+    """Let it be seen that a process has died, or time pass; meanwhile another one takes what users say."""
+    if world.dice.random() < 0.5:  # noqa: PLR2004 - it was one of the same machine
+        await world.store.retire(dead.owner)
+    else:
+        await sleep(2 * LEASE * world.dice.random())
+    if world.dice.random() < 0.5:  # noqa: PLR2004
+        async with _process(world, other) as client:
+            await client.say(prompts)
 
 
 @asynccontextmanager
@@ -74,10 +105,11 @@ async def _process(world: World, process: Process) -> AsyncIterator[Client]:
     """Run a process; its death, and what it was refused, end here."""
     try:
         async with (
-            Runtime(store=process.store, poll=POLL) as runtime,
+            Runtime(store=process.store, poll=POLL, lease=LEASE) as runtime,
             runtime.session(SESSION, process.plan) as session,
         ):
-            yield Client(process, session)
+            process.owner = runtime.owner.id
+            yield Client(process, runtime, session)
     except BaseException as error:
         cancelled = anyio.get_cancelled_exc_class()
         found = [*leaves(error)]
@@ -92,6 +124,8 @@ async def _process(world: World, process: Process) -> AsyncIterator[Client]:
 async def _drain(world: World, process: Process, prompts: Sequence[str]) -> None:
     for _ in range(DRAINS):
         async with _process(world, process) as client:
+            if world.dice.random() < 0.5:  # noqa: PLR2004 - what was cut is gone on with, or over
+                await client.resume(prompts)
             await client.ask(prompts)
             if not await world.store.inbox(SESSION):
                 return
@@ -104,13 +138,15 @@ class Client:
 
     Args:
         process: The process.
+        runtime: What it runs.
         session: The session, open in it.
     """
 
-    def __init__(self, process: Process, session: Session) -> None:
+    def __init__(self, process: Process, runtime: Runtime, session: Session) -> None:
         self._process = process
         self._world = process.world
         self._dice = process.world.dice
+        self._runtime = runtime
         self._session = session
 
     @property
@@ -120,7 +156,23 @@ class Client:
 
     async def act(self, prompts: Sequence[str]) -> None:
         """Do what the dice say."""
-        actions = [self.ask] * 6 + [self.ask_again, self.follow_up, self.resume]
+        actions = [self.ask] * 6 + [self.ask_again, self.follow_up, self.resume, self.serve]
+        await self._do(actions, prompts)
+
+    async def go_on(self, prompts: Sequence[str]) -> None:
+        """Do what one does when a process has died."""
+        await self._do([self.resume, self.resume, self.ask_again, self.ask_again, self.serve, self.ask], prompts)
+
+    async def say(self, prompts: Sequence[str]) -> None:
+        """Say what waits until a run takes it."""
+        if self._dice.random() < 0.5:  # noqa: PLR2004
+            await self.follow_up(prompts)
+        if self._world.wants("steer", 0.5):
+            self._world.done.append(f"steered from process {self._process.id}")
+            await self._session.steer(self._world.new_prompt("Wait,"))
+        await self._verdicts()
+
+    async def _do(self, actions: Sequence[Action], prompts: Sequence[str]) -> None:
         await self._dice.choice(actions)(prompts)
         while self._dice.random() < 0.7 and await self._session.pending():  # noqa: PLR2004
             await self.decide()
@@ -145,17 +197,28 @@ class Client:
 
     async def decide(self) -> None:
         """Decide about each call that waits, and go on."""
+        await self._verdicts()
+        await self.resume(())
+
+    async def _verdicts(self) -> None:
         for approval in await self._session.pending():
             verdict = Verdict(approval=approval.id, approve=self._dice.random() < 0.7)  # noqa: PLR2004
             with suppress(ConflictError, ApprovalGone, ApprovalNotFound):
                 await self._session.decide(verdict)
-        await self.resume(())
+
+    async def serve(self, prompts: Sequence[str]) -> None:
+        """Send something, or nothing, and read until everything is answered."""
+        async with self._runtime.session(SESSION, self._process.plan) as session:
+            if self._dice.random() < 0.5:  # noqa: PLR2004
+                await session.send(self._world.new_prompt(self._dice.choice(prompts)))
+            await session.send_eof()
+            await self._read(session, Shown())
 
     async def resume(self, _: Sequence[str]) -> None:
         """Go on with what waits."""
         await self._read(self._session.resume(), Shown())
 
-    async def _read(self, reply: RunReply, shown: Shown) -> None:
+    async def _read(self, reply: RunReply | Session, shown: Shown) -> None:
         world, dice = self._world, self._dice
         world.shown.append((self._process, shown))
         limit = dice.randrange(1, 12) if world.wants("leave", 0.2) else ALL
@@ -170,7 +233,7 @@ class Client:
         except BaseExceptionGroup as group:
             raise_single(group)
 
-    async def _follow(self, reply: RunReply, shown: Shown, limit: int) -> None:
+    async def _follow(self, reply: RunReply | Session, shown: Shown, limit: int) -> None:
         seen, cuts = 0, self._world.cuts
         async for message in reply:
             if not self.alive:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
-from anyio import sleep
+from anyio import current_time, sleep, sleep_until
 from anyio.lowlevel import checkpoint
 
 from streamagent.agent import Agent
@@ -22,8 +22,11 @@ from streamagent.testing.points import FaultPoints
 from streamagent.testing.watched import FaultyStore, watched_model, watched_pipeline
 
 SESSION = "s"
-FAULTS = ("crash", "store", "tool", "model", "leave", "cancel", "steer", "second")
-REACH = {"crash": 80, "store": 24, "tool": 6, "model": 24}  # points of its kind within which a fault comes, or not
+FAULTS = ("crash", "freeze", "store", "tool", "model", "leave", "cancel", "steer", "second")
+REACH = {"crash": 80, "freeze": 80, "store": 24, "tool": 6, "model": 24}  # points within which a fault comes, or not
+SOON = 12  # points within which a process dies, or not, that goes on where another one died
+AGAIN = 3  # deaths in a row after which it is as before
+LEASE = 15.0  # virtual seconds
 LONGEST = {"tool": 30.0, "model": 5.0, "store": 0.05}  # virtual seconds that something may take
 
 
@@ -68,6 +71,7 @@ class World:
         self.accepted: dict[str, str] = {}
         self.before: list[Message] = []
         self.holder: Process | None = None
+        self.deaths = 0  # in a row
         self.crashed = False
         self.prompts = 0
         self.cuts = 0  # cancels and interruptions
@@ -92,8 +96,11 @@ class World:
         self.before = await afold(self.store.read(SESSION))
 
     async def check(self) -> list[Message]:
-        """Check all invariants of the session, which is at rest."""
+        """Check all invariants of the session, which is at rest, and those of its sub-agents."""
         tools = self.agent.tools
+        async for info in self.store.sessions():
+            if info.id != SESSION:
+                await check_session(self.store, info.id, crashed=self.crashed)
         return await check_session(
             self.store,
             SESSION,
@@ -124,7 +131,11 @@ class Process(FaultPoints):
         self.world = world
         self.id = number
         self.alive = True
+        self.owner = ""
+        self.asleep_until = 0.0
         reach = {kind: reach for kind, reach in REACH.items() if kind in world.faults and not harmless}
+        if 0 < world.deaths <= AGAIN:
+            reach |= {"crash": SOON} if "crash" in reach else {}
         left = {kind: world.dice.randrange(2 * reach) for kind, reach in reach.items()}
         self._countdown = {kind: points for kind, points in left.items() if points < reach[kind]}
         self.store = cast("Store", _WitnessedStore(world.store, self))
@@ -135,12 +146,12 @@ class Process(FaultPoints):
         )
 
     def point(self, name: str) -> None:
-        """Pass a point; here the process may be killed, or something in it may fail."""
+        """Pass a point; here the process may be killed or stopped for a while, or something in it may fail."""
         self._living()
         super().point(name)
         self.world.points.append(f"{self.id}: {name}")
         kind = name.partition(" ")[0].partition(".")[0]
-        for fault in ("crash", kind):
+        for fault in ("crash", "freeze", kind):
             if fault in self._countdown:
                 self._countdown[fault] -= 1
                 if self._countdown[fault] < 0:
@@ -155,6 +166,11 @@ class Process(FaultPoints):
             await checkpoint()
         else:
             await sleep(self.world.dice.random() * longest)
+        await self.awake()
+
+    async def awake(self) -> None:
+        """Return when the process is not stopped: whatever it does then may come too late."""
+        await sleep_until(self.asleep_until)
         self._living()
 
     def _living(self) -> None:
@@ -165,9 +181,13 @@ class Process(FaultPoints):
         self.world.done.append(f"{fault} in process {self.id} at {name}")
         if fault == "crash":
             self.alive = False
+            self.world.deaths += 1
             self.world.lose(self)
             raise Killed
-        self.world.crashed |= fault == "store"  # what could not be settled looks to the next run as after a crash
+        self.world.crashed |= fault in ("freeze", "store")  # what is not settled looks to the next run as after a crash
+        if fault == "freeze":
+            self.asleep_until = current_time() + LEASE * (1 + 3 * self.world.dice.random())
+            return
         raise {"store": InjectedFull, "tool": InjectedToolError, "model": InjectedBug}[fault](f"at {name}")
 
     def _recorded(self, tool: Tool) -> Tool:
@@ -180,6 +200,14 @@ class _WitnessedStore(FaultyStore):
     def __init__(self, store: Store, process: Process) -> None:
         super().__init__(store, process)
         self._process = process
+
+    async def _write(self, name: str, *args: Any, **options: Any) -> Any:
+        await self._process.awake()
+        return await super()._write(name, *args, **options)
+
+    async def _read(self, name: str, *args: Any, **options: Any) -> Any:
+        await self._process.awake()
+        return await super()._read(name, *args, **options)
 
     def wrote(self, name: str, args: Sequence[Any], options: Mapping[str, Any], result: Any) -> None:
         """Write down who wrote what, and which prompts were accepted."""
