@@ -299,16 +299,18 @@ class RunReply(Reply):
         if self._finishing:
             return
         self._finishing = True
+        settled = False
         try:
             with CancelScope(shield=True):
                 await self._drop_previous()
                 await self._end_run(cause, error)
+                settled = self._run is not None and error is None
         finally:
             if self._waiter is not None:
                 self._waiter.close()
             try:
                 with CancelScope(shield=True):  # bounded
-                    await self._runtime.release(self._session, self, fence=self._fence)
+                    await self._runtime.release(self._session, self, fence=self._fence, done=settled)
             finally:
                 self._finished.set()
 

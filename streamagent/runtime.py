@@ -21,7 +21,7 @@ from .owners import is_gone, new_owner
 from .pipeline import BareRun
 from .plan import Plan
 from .protocols import Store
-from .records import check_id
+from .records import NOTHING, check_id
 from .run import Run
 from .session import Session
 from .subagents import run_child
@@ -54,7 +54,7 @@ class Runtime(AsyncContextManagerMixin):
         check_seconds("Runtime(lease=…)", lease)
         self.store = store
         self.owner = new_owner(lease)
-        self.unreleased: dict[str, int] = {}  # fences of sessions that could not be released: as many as ended just now
+        self.unreleased: dict[str, tuple[int, bool]] = {}  # see `give_back`: as many sessions as ended just now
         self.poll = poll
         self._leased = False
         self._watch: Watch | None = None
@@ -198,13 +198,13 @@ class Runtime(AsyncContextManagerMixin):
             await self.store.retire(error.owner)
         return await self.store.acquire(session, owner=self.owner)
 
-    async def release(self, session: str, reply: RunReply, *, fence: int | None) -> None:
-        """Take a reply back that has ended, and let others have its session."""
+    async def release(self, session: str, reply: RunReply, *, fence: int | None, done: bool) -> None:
+        """Take a reply back that has ended, and let others have its session; `done`: it has settled what it found."""
         if self.active.get(session) is not reply:
             return
         try:
             if fence is not None:
-                self.unreleased[session] = fence
+                self.unreleased[session] = fence, done
                 await self.give_back()
         finally:
             del self.active[session]
@@ -212,17 +212,21 @@ class Runtime(AsyncContextManagerMixin):
                 duplex.unblock()
 
     async def give_back(self) -> None:
-        """Release the sessions whose runs are over; what fails of it is tried again by the watch."""
-        for session, fence in tuple(self.unreleased.items()):
+        """Release the sessions whose runs are over, by their fences; what fails of it is tried again by the watch.
+
+        Where no run has settled what it found, a run may be left open: of another process that has died.
+        """
+        for session, (fence, settled) in tuple(self.unreleased.items()):
             with move_on_after(RELEASE_TIMEOUT) as scope:
                 try:
-                    await self.store.release(session, fence=fence)
+                    left = NOTHING if settled else await self.store.unfinished(session)
+                    await self.store.release(session, fence=fence, done=left.at_rest or left.forked)
                 except StoreError:
                     logger.debug("session %s could not be released yet", session, exc_info=True)
                     return
             if scope.cancelled_caught:
                 return
-            if self.unreleased.get(session) == fence:
+            if self.unreleased.get(session) == (fence, settled):
                 del self.unreleased[session]
 
     async def _leave(self) -> None:

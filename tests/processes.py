@@ -16,7 +16,7 @@ from streamagent.calls import ToolSpec
 from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy, ToolError
 from streamagent.message import Message, new_id
 from streamagent.testing.checking import provider_requests
-from streamagent.testing.evidence import Effect, Shown
+from streamagent.testing.evidence import Effect, Shown, cut_of
 from streamagent.testing.lint import SIGNED, lint
 from tests.world import World
 
@@ -122,10 +122,10 @@ class Improviser:
 
     async def stream(self, context, *, tools=(), settings=None, deadline=None):
         given = [message async for message in context]
-        assert not (wrong := [text for item in provider_requests(given).items() for text in lint(*item)]), (
-            wrong,
-            given,
-        )
+        wrong = [text for item in provider_requests(given).items() for text in lint(*item)]
+        if any(message.type == "stop" and cut_of(message) == "crashed" for message in given):
+            wrong = [text for text in wrong if "data of" not in text]  # a killed process cannot say which model it was
+        assert not wrong, (wrong, given)
         plain = {"model": "scripted", "reasoning": False, "text": 1, "calls": [], "end": "well"}
         spec = self.turns.pop(0) if self.turns else plain
         for message in messages(spec):
@@ -202,6 +202,7 @@ class Process:
 
     def close(self):
         """Leave the sessions and the runtime; whoever waits for another process's run gives up before."""
+        self.countdown = 0  # the image of its world is made, if it was wanted
         for future in self.cancels:
             future.cancel()
         self.portal.call(self.world.activity.quiet)

@@ -31,10 +31,10 @@ class Counting(MemoryStore):
         await super().heartbeat(owner)
         self.beats.set()
 
-    async def release(self, session, *, fence):
+    async def release(self, session, *, fence, done=True):
         if "release" in self.refuses:
             raise StoreBusy("locked")
-        await super().release(session, fence=fence)
+        await super().release(session, fence=fence, done=done)
         self.released.set()
 
 

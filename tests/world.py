@@ -121,10 +121,11 @@ class Log:
         self.holder, self.owner = (None if owner is None else number), owner
         self.fence, self.left_open = fence, False
 
-    def give_back(self, fence: int) -> None:
+    def give_back(self, fence: int, *, done: bool) -> None:
         """Note that nobody has the session any more, unless another one took it before."""
         if fence == self.fence:
-            self.holder, self.owner, self.deaths = None, None, 0
+            self.holder, self.owner, self.left_open = None, None if done else "nobody", not done
+            self.deaths = 0 if done else max(0, self.deaths - 1)
 
     def lose(self) -> None:
         """Another process has the session now: what the viewers of this one saw within the lag may be lost."""
@@ -192,8 +193,11 @@ class Witness:
 
         return await self._at_points(super().acquire(session, owner=owner), note)
 
-    async def release(self, session, *, fence):
-        await self._at_points(super().release(session, fence=fence), lambda _: self.world.log(session).give_back(fence))
+    async def release(self, session, *, fence, done=True):
+        def note(_):
+            self.world.log(session).give_back(fence, done=done)
+
+        await self._at_points(super().release(session, fence=fence, done=done), note)
 
     async def heartbeat(self, owner):
         await self._at_points(super().heartbeat(owner), lambda _: self.world.alive.add(owner.id))

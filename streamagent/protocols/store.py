@@ -34,8 +34,14 @@ class Store(Followed, AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
-    async def release(self, session: str, *, fence: int) -> None:
-        """Hold the session no more, so that anybody may acquire it; with another fence nothing happens."""
+    async def release(self, session: str, *, fence: int, done: bool = True) -> None:
+        """Hold the session no more, so that anybody may acquire it; with another fence nothing happens.
+
+        Args:
+            session: The session.
+            fence: The writer's fence.
+            done: No run is left open there. One that is waits for somebody, as if its owner had died just now.
+        """
         ...
 
     async def heartbeat(self, owner: Owner) -> None:

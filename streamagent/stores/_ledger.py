@@ -154,10 +154,10 @@ class Ledger(ABC):
         self.fence += 1
         return self.fence
 
-    def release(self, *, fence: int) -> None:
-        """Take the session back from a writer whose work is done."""
+    def release(self, *, fence: int, done: bool = True) -> None:
+        """Take the session back from a writer; what it has not done is left as if its owner had died: "" never lives."""
         if fence == self.fence:
-            self.owner, self.crashes = None, 0
+            self.owner, self.crashes = (None, 0) if done else ("", max(0, self.crashes - 1))
 
     def start_call(self, call: str, *, fence: int) -> int:
         """Note that a call's tool is about to run; return which attempt that is."""

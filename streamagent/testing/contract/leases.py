@@ -106,7 +106,12 @@ class LeaseContract:
         assert await store.unattended() == []
         await store.retire(ALICE.id)
         assert await store.unattended() == ["s"]
-        await store.release("s", fence=await store.acquire("s", owner=BOB))
+        fence = await store.acquire("s", owner=BOB)
+        await store.release("s", fence=fence, done=False)  # it has only looked
+        assert await store.unattended() == ["s"]
+        fence = await store.acquire("s", owner=BOB)
+        assert (await store.unfinished("s")).crashes == 1
+        await store.release("s", fence=fence)
         assert await store.unattended() == []
 
 
