@@ -171,7 +171,7 @@ class Process:
     @property
     def owner(self):
         """Its name among those who hold sessions."""
-        return self.runtime.owner.id
+        return self.runtime.holding.owner.id
 
     def wake(self):
         """Have it notice that a lease's time has passed, when it looks next."""

@@ -20,6 +20,7 @@ import anyio
 
 from streamagent.message import Message
 from streamagent.resume import CRASHES
+from streamagent.stores._ledger import NOBODY
 from streamagent.stores._memory_ledger import Sessions
 from streamagent.stores.memory import MemoryStore
 from streamagent.stores.sqlite import SqliteStore
@@ -32,7 +33,7 @@ class Log:
 
     Args:
         holder: The process that has the lease; `None` when it has ended, or given it back.
-        owner: Whose lease it is, by the id of the process's owner; also of one that has vanished.
+        owner: Whose lease it is, by the id of the process's owner, or one's that has vanished; or `NOBODY`'s.
         deaths: How many owners in a row died while they had it.
         refused: Prompts of which nothing may be stored: the session was another one's.
         unsealed: Calls of the answer that is under way.
@@ -115,17 +116,17 @@ class Log:
 
     def pass_on(self, number: int, owner: str | None, fence: int) -> None:
         """Note that a process has the session now."""
-        self.deaths += None not in (self.owner, owner) and self.owner != owner
+        self.deaths += bool(self.owner) and owner not in (None, self.owner)
         if self.holder not in (None, number):
             self.lose()
         self.holder, self.owner = (None if owner is None else number), owner
         self.fence, self.left_open = fence, False
 
-    def give_back(self, fence: int, *, done: bool) -> None:
+    def give_back(self, fence: int, *, unfinished: bool) -> None:
         """Note that nobody has the session any more, unless another one took it before."""
         if fence == self.fence:
-            self.holder, self.owner, self.left_open = None, None if done else "nobody", not done
-            self.deaths = 0 if done else max(0, self.deaths - 1)
+            self.holder, self.owner, self.left_open = None, NOBODY if unfinished else None, unfinished
+            self.deaths *= unfinished
 
     def lose(self) -> None:
         """Another process has the session now: what the viewers of this one saw within the lag may be lost."""
@@ -193,11 +194,11 @@ class Witness:
 
         return await self._at_points(super().acquire(session, owner=owner), note)
 
-    async def release(self, session, *, fence, done=True):
+    async def release(self, session, *, fence, unfinished=False):
         def note(_):
-            self.world.log(session).give_back(fence, done=done)
+            self.world.log(session).give_back(fence, unfinished=unfinished)
 
-        await self._at_points(super().release(session, fence=fence, done=done), note)
+        await self._at_points(super().release(session, fence=fence, unfinished=unfinished), note)
 
     async def heartbeat(self, owner):
         await self._at_points(super().heartbeat(owner), lambda _: self.world.alive.add(owner.id))
