@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from .chunks import measure_sessions
+from .fleet import measure_fleet
 from .harness import Tick
 from .idle import measure_idle
 from .imports import measure_import
@@ -54,6 +55,12 @@ BENCHMARKS = {
         about="memory of a session in which nothing happens",
         measure=measure_idle,
         workload=Workload(sessions=10_000, chunks=0),
+    ),
+    "fleet": Benchmark(
+        about="many workers on one PostgreSQL, simulated; `sessions` is how many workers",
+        measure=measure_fleet,
+        workload=Workload(sessions=1_000, chunks=0),
+        rounds=1,
     ),
     "import": Benchmark(
         about="CPU and memory of `import streamagent`",

@@ -21,6 +21,7 @@ from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
 from .errors import CursorError as CursorError
 from .errors import CursorGone as CursorGone
+from .errors import HandedOver as HandedOver
 from .errors import InvalidArguments as InvalidArguments
 from .errors import LeaseLost as LeaseLost
 from .errors import MessageError as MessageError
@@ -56,6 +57,7 @@ from .models import get_model as get_model
 from .models.fallback import FallbackModel as FallbackModel
 from .pipeline import Pipeline as Pipeline
 from .pipeline import open_pipeline as open_pipeline
+from .protocols import Bus as Bus
 from .protocols import Model as Model
 from .protocols import ModelSettings as ModelSettings
 from .protocols import RunContext as RunContext
@@ -98,5 +100,6 @@ from .tools.function import tool as tool
 from .tools.read import read_tool as read_tool
 from .tools.skill import Skill as Skill
 from .tools.skill import skill_tool as skill_tool
+from .worker import Worker as Worker
 
 __version__ = "0.1.0"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class
 
 from .ending import Ending, end_run
-from .errors import LeaseLost, SessionBusy
+from .errors import HandedOver, LeaseLost, SessionBusy, SessionError
 from .lineage import Lineage
 from .loop import open_run
 from .message import Message
@@ -72,7 +72,9 @@ class RunReply(Reply):
         self._waiter: Waiter | None = None
         self._cause: Cause | None = None
         self._error: BaseException | None = None
-        self._lost: LeaseLost | None = None
+        self._lost: LeaseLost | SessionError | None = None
+        self._leaving = False
+        self._settled = False
         self._fence: int | None = None
         self._replayed: Message | None = None
         self._shown = 0  # sequence of the last row that was shown again
@@ -91,6 +93,11 @@ class RunReply(Reply):
     def driven(self) -> bool:
         """A task is waiting for the next message right now."""
         return self._waiter is not None and self._waiter.waiting
+
+    @property
+    def is_root(self) -> bool:
+        """It is no sub-agent's."""
+        return self._lineage is None
 
     @property
     def running(self) -> Run | None:
@@ -135,6 +142,12 @@ class RunReply(Reply):
         run.pressed = by or run.pressed or ""
         if self._waiter is not None and run.begun:  # a message that is being admitted is not cut off
             self._waiter.interrupt()
+
+    def leave(self) -> None:
+        """Let the run end at its next border between two turns, unfinished: another process goes on with it."""
+        self._leaving = True
+        if self._run is not None:
+            self._run.leaving = True
 
     async def aclose(self) -> None:
         """Cut the run as `cancel` does, and read no more of it."""
@@ -209,7 +222,7 @@ class RunReply(Reply):
         self._begun = True
         await self._drop_previous()
         self._runtime.claim(self._session, self)
-        self._fence = await self._runtime.acquire(self._session)
+        self._fence = await self._runtime.holding.acquire(self._session)
         store, session = self._runtime.store, self._session
         if self._prompt is not None:
             self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key, rest=self._rest)
@@ -226,7 +239,7 @@ class RunReply(Reply):
         self._deadline = lineage.deadline
         if plan.timeout is not None:
             self._deadline = min(self._deadline, current_time() + plan.timeout)
-        fence = self._fence = self._fence or await self._runtime.acquire(session)
+        fence = self._fence = self._fence or await self._runtime.holding.acquire(session)
         asks = self._prompt is not None and self._replayed is None
         repeatable, model = plan.pipeline.repeats, plan.model.name
         found = await find(store, session, fence=fence, asks=asks, repeatable=repeatable, model=model)
@@ -236,6 +249,7 @@ class RunReply(Reply):
         tasks = RunTasks(self._runtime.tasks, self.fail)
         self._run = run = Run(session, store, fence, plan, tasks, self._deadline, left=found.left, cut=found.cut)
         run.started, run.lineage, run.starter = found.started, lineage, self._runtime.start_child
+        run.leaving = self._leaving
         self._chain = await open_run(self._run)
 
     async def _replay(self, prompt: Message) -> Chain:
@@ -258,7 +272,14 @@ class RunReply(Reply):
             await self._open_run()
             if self._run is not None:
                 return
+        if run is not None and run.left_off:
+            await self._finish("handover")
+            return
         if run is None or prompt is None or run.prompt == prompt.id or not (run.prompt or run.resumed):
+            await self._finish("ended")
+            return
+        if self._leaving:
+            self._lost = self._handed_over()
             await self._finish("ended")
             return
         if await self._left("ended"):
@@ -300,6 +321,13 @@ class RunReply(Reply):
         if self._finishing:
             return
         self._finishing = True
+        run = self._run
+        if cause == "handover":
+            self._lost = self._handed_over()
+            if run is not None:
+                run.lineage.tree.left = True  # before its tasks end, and with them the sub-agents' runs
+        elif cause == "aborted" and run is not None and run.lineage.tree.left:
+            cause = "handover"
         try:
             with CancelScope(shield=True):
                 await self._drop_previous()
@@ -309,7 +337,7 @@ class RunReply(Reply):
                 self._waiter.close()
             try:
                 with CancelScope(shield=True):  # bounded
-                    await self._runtime.release(self._session, self, fence=self._fence)
+                    await self._runtime.release(self._session, self, fence=self._fence, unfinished=not self._settled)
             finally:
                 self._finished.set()
 
@@ -320,4 +348,9 @@ class RunReply(Reply):
 
     async def _end_run(self, cause: Cause, error: BaseException | None = None) -> None:
         ending = Ending(cause=cause, error=error, by=self._by, last=self._last, rows=self._rows)
-        await end_run(self._run, self._chain, ending, bare=self._runtime.bare_run(self._session))
+        self._settled = False
+        settled = await end_run(self._run, self._chain, ending, bare=self._runtime.bare_run(self._session))
+        self._settled = settled and (self._run is not None or cause == "ended")
+
+    def _handed_over(self) -> HandedOver:
+        return HandedOver(f"session {self._session!r}: this process is ending, and another one goes on; follow it")

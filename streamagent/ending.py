@@ -39,14 +39,17 @@ class Ending:
     rows: deque[Message]
 
 
-async def end_run(run: Run | None, chain: Chain | None, ending: Ending, *, bare: RunContext) -> None:
-    """End a run's tasks, close its chain and settle its session.
+async def end_run(run: Run | None, chain: Chain | None, ending: Ending, *, bare: RunContext) -> bool:
+    """End a run's tasks, close its chain and settle its session; with the cause `handover` that is left to others.
 
     Args:
         run: The run, if it has begun.
         chain: Its links, or those of an answer that is only shown.
         ending: Why, and who is told.
         bare: What stages get that results pass once more before they are stored.
+
+    Returns:
+        Whether nothing is left to do.
 
     Raises:
         LeaseLost: Another process has the session, and this run's reader was not told of its end.
@@ -59,17 +62,37 @@ async def end_run(run: Run | None, chain: Chain | None, ending: Ending, *, bare:
             if chain is not None:
                 await chain.aclose()
         finally:
-            if run is not None:
-                await (_forget(run) if isinstance(ending.error, LeaseLost) else _settle(run, ending, bare))
+            settled = run is None or await _end_rows(run, ending, bare)
+    return settled
 
 
-async def _forget(run: Run) -> None:
+async def _end_rows(run: Run, ending: Ending, bare: RunContext) -> bool:
+    if isinstance(ending.error, LeaseLost):
+        return await _forget(run)
+    return await (_leave(run) if ending.cause == "handover" else _settle(run, ending, bare))
+
+
+async def _forget(run: Run) -> bool:
     """Take what the store refused of a run whose reader knows that another process has it, lest it is raised later."""
     with suppress(StoreError), move_on_after(CLOSE_TIMEOUT):  # what may still be written stays with the store
         await run.store.flush(run.session)
+    return True
 
 
-async def _settle(run: Run, ending: Ending, bare: RunContext) -> None:
+async def _leave(run: Run) -> bool:
+    """Store what was said, and what came of calls, as if the process died now; whoever goes on closes the rest."""
+    try:
+        with move_on_after(CLOSE_TIMEOUT):
+            await run.store.flush(run.session)
+            for call in (await run.store.unfinished(run.session)).calls:
+                if call.id in run.outcomes:
+                    await run.finish_call(call.id, run.outcomes[call.id])
+    except StoreError:
+        logger.exception("session %s is left to others without the last of what was known of it", run.session)
+    return False
+
+
+async def _settle(run: Run, ending: Ending, bare: RunContext) -> bool:
     known = Known(
         outcomes=run.outcomes, scrub=partial(scrub, stages=run.plan.pipeline.inner, run=bare), said=run.last_words
     )
@@ -88,7 +111,9 @@ async def _settle(run: Run, ending: Ending, bare: RunContext) -> None:
                 raise StoreBusy(
                     f"session {run.session!r} was not settled within {CLOSE_TIMEOUT} s after an interruption"
                 )
+        return not scope.cancelled_caught  # noqa: TRY300 - of the block above
     except StoreError:
         if ending.error is None:
             raise
         logger.exception("session %s could not be settled; its next run will do that", run.session)
+        return False

@@ -75,6 +75,10 @@ class SessionBusy(SessionError):
         self.owner = owner
 
 
+class HandedOver(SessionError):
+    """This process is ending: it begins no run, and leaves what it has not finished to others; follow the session."""
+
+
 class SessionClosed(SessionError):
     """The session's block was left; open it again."""
 

@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Collection
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from .message import Message
@@ -25,11 +26,13 @@ class Tree:
         max_depth: How deep sub-agents may be nested.
         max_children: How many of them may be at work at once.
         live: How many are.
+        left: They are left to other processes, to go on there: nothing of them is closed.
     """
 
     max_depth: int = 3
     max_children: int = 8
     live: int = 0
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +126,13 @@ async def close_children(store: Store, session: str, call: str) -> None:
         if not left.at_rest:
             await settle_tree(store, child, fence=await store.acquire(child), left=left)
         number += 1
+
+
+async def is_child(store: Store, session: str) -> bool:
+    """Tell whether a session is a sub-agent's; only one that is named like it is looked at."""
+    if not _CHILD.fullmatch(session):
+        return False
+    async with aclosing(store.read(session, until=1)) as rows:
+        async for row in rows:
+            return "parent" in (row.query or {})
+    return any("parent" in (message.query or {}) for message in await store.inbox(session))

@@ -92,6 +92,9 @@ async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message 
     if over and goes_on:
         return Message.stop("turn_limit", limit={"turns": run.plan.max_turns})
     admitted: list[Message] = []
+    if run.leaving:
+        run.left_off = goes_on
+        return None
     if goes_on or (end.stop.query or {}).get("reason") not in _QUEUES_LEFT:
         steered = [] if over else await run.inbox.steered()
         admitted = steered or ([] if goes_on else await run.inbox.followed_up())

@@ -39,7 +39,8 @@ class Run:
     empty, and `interrupted`, when it goes on after that, of the one for which it was. `lineage` is its place among the
     runs of sub-agents; `starter` starts one. `cut` is the run that goes on with this one after a crash, and `started`
     what is known of its calls. `first` is the sequence of its first row, also before a
-    pause; `context`, what the next turn is given instead of the stored messages.
+    pause; `context`, what the next turn is given instead of the stored messages. `leaving`, that another process goes
+    on with it at the next border; `left_off`, that it came to one.
     """
 
     session: str
@@ -70,6 +71,8 @@ class Run:
     left: Unfinished = NOTHING
     resumed: bool = False
     context: Sequence[Message] | None = None
+    leaving: bool = False
+    left_off: bool = False
     first: int | None = None
     since: int | None = None
     stop: Message = _PAUSED

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Self
 from weakref import WeakSet
 
-from anyio import AsyncContextManagerMixin, CancelScope, create_task_group, move_on_after
+from anyio import AsyncContextManagerMixin, CancelScope, Event, create_task_group, move_on_after
 from anyio.abc import TaskGroup
 
 from .calls import Child, Output
 from .cancellation import raise_single
 from .driver import RunReply
 from .duplex import Duplex
-from .errors import ConfigError, SessionBusy, StoreError
+from .errors import ConfigError, HandedOver, SessionBusy
 from .follow import Follow, Place, Until
-from .owners import is_gone, new_owner
+from .handover import GRACE, hand_over
+from .holding import LEASE, Holding
+from .message import Message
 from .pipeline import BareRun
 from .plan import Plan
-from .protocols import Store
+from .prompts import Prompt, as_key, as_prompt
+from .protocols import Bus, Store
 from .records import check_id
 from .run import Run
 from .session import Session
 from .subagents import run_child
 from .watch import CANCEL_TIMEOUT, POLL, Watch, cancel_elsewhere, cancel_message, check_seconds
-
-logger = logging.getLogger("streamagent")
-
-LEASE = 15.0  # seconds: long against a pause of the interpreter, short against a user's patience
-RELEASE_TIMEOUT = 5.0  # seconds
 
 
 class Runtime(AsyncContextManagerMixin):
@@ -42,21 +39,23 @@ class Runtime(AsyncContextManagerMixin):
             call for which a session waits that is served here, in seconds.
         lease: After which silence of this process another one may go on with its runs, in seconds; it says that it is
             alive three times as often. A process that ends leaves its runs to others at once.
+        bus: Tells workers at once what `submit` and others put into an inbox; without one they look. It is opened and
+            closed with the runtime.
 
     Raises:
         ConfigError: `store` is not a store, or `poll` or `lease` no time.
     """
 
-    def __init__(self, *, store: Store, poll: float = POLL, lease: float = LEASE) -> None:
+    def __init__(self, *, store: Store, poll: float = POLL, lease: float = LEASE, bus: Bus | None = None) -> None:
         if not hasattr(store, "write_soon"):
             raise ConfigError(f"Runtime takes a store, such as SqliteStore('shop.db'), not {store!r:.80}")
         check_seconds("Runtime(poll=…)", poll)
         check_seconds("Runtime(lease=…)", lease)
         self.store = store
-        self.owner = new_owner(lease)
-        self.unreleased: dict[str, int] = {}  # fences of sessions that could not be released: as many as ended just now
+        self.bus = bus
+        self.holding = Holding(store, lease)
+        self.draining = Event()
         self.poll = poll
-        self._leased = False
         self._watch: Watch | None = None
         self.active: dict[str, RunReply] = {}
         self.served: dict[str, list[Duplex]] = {}
@@ -77,7 +76,7 @@ class Runtime(AsyncContextManagerMixin):
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self, None]:
         try:
-            async with self.store, create_task_group() as self._tasks:
+            async with self.store, self.bus or nullcontext(), create_task_group() as self._tasks:
                 try:
                     yield self
                 finally:
@@ -85,7 +84,7 @@ class Runtime(AsyncContextManagerMixin):
                         followed.close()
                     with CancelScope(shield=True):  # bounded: closing a run is
                         await self._close_runs()
-                        await self._leave()
+                        await self.holding.leave()
                     self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise_single(group)
@@ -121,6 +120,37 @@ class Runtime(AsyncContextManagerMixin):
         """
         check_id(new)
         await self.store.fork(session, new, at=at)
+
+    async def submit(self, session: str, prompt: Prompt, *, client_key: str | None = None) -> Message:
+        """Put a prompt into a session's inbox and tell the workers; returns when it is stored.
+
+        Some `Worker` answers, here or in another process; follow the session to see it.
+
+        Args:
+            session: The session's id.
+            prompt: What to ask; a list is one prompt, as in `Session.ask`.
+            client_key: Submitting twice with the same key is one prompt.
+
+        Returns:
+            The stored prompt, the first message of several; with a sequence, when it was admitted before.
+
+        Raises:
+            ConfigError: The id or the key is none.
+            MessageError: It is not a whole message that a user may send.
+            ConflictError: The key was used before with another prompt.
+        """
+        check_id(session)
+        first, *rest = as_prompt(prompt)
+        stored = await self.store.enqueue(session, first, client_key=as_key(client_key), rest=rest)
+        if stored.sequence is None:
+            await self.announce(session)
+        return stored
+
+    async def announce(self, session: str, duplex: Duplex | None = None) -> None:
+        """Say that a session's inbox has something new: to what serves it here, and else to the workers; see `wake`."""
+        self.wake(session, duplex)
+        if self.bus is not None and session not in self.served and session not in self.active:
+            await self.bus.announce(session)
 
     def follow(self, session: str, *, after: Place = None, live: bool = True, until: Until = None) -> Follow:
         """Read what is stored of a session behind a place, then live, whichever process runs it; see `Follow`.
@@ -166,6 +196,24 @@ class Runtime(AsyncContextManagerMixin):
             await reply.cancel(message)
         return reply is not None and reply.done
 
+    async def drain(self, grace: float = GRACE) -> None:
+        """Begin no run any more, and leave what is not finished to other processes; returns when nothing runs.
+
+        For `grace` seconds the runs go on as before. Then each ends at its next border between two turns, and what has
+        not come to one 5 seconds later ends where it is. Nothing of them is closed or marked: another process finds
+        them at once (`Store.unattended`), and goes on as after a crash, but with all that was said. Whoever reads one
+        of their replies here gets `HandedOver`.
+
+        Args:
+            grace: How long runs may take to their end, in seconds.
+
+        Raises:
+            ConfigError: It is no time.
+        """
+        check_seconds("drain(grace=…)", grace)
+        self.draining.set()
+        await hand_over(self.active, grace)
+
     async def _close_runs(self) -> None:
         """Close every run, also after one of them failed to close."""
         async with AsyncExitStack() as stack:
@@ -177,59 +225,28 @@ class Runtime(AsyncContextManagerMixin):
 
         Raises:
             SessionBusy: Another one is active.
+            HandedOver: This process begins no run any more.
         """
+        if self.draining.is_set() and reply.is_root:
+            raise HandedOver(f"session {session!r}: this process is ending and begins no run; another one does")
         active = self.active.setdefault(session, reply)
         if active is not reply:
             raise SessionBusy(f"session {session!r} has an active run in this process; wait for it or cancel it")
         self._look()
 
-    async def acquire(self, session: str) -> int:
-        """Take a session for this process, also from one of this machine that has ended; return the fence.
-
-        Raises:
-            SessionBusy: Another process has it.
-        """
-        self._leased = True
-        try:
-            return await self.store.acquire(session, owner=self.owner)
-        except SessionBusy as error:
-            if error.owner is None or not is_gone(error.owner):
-                raise
-            await self.store.retire(error.owner)
-        return await self.store.acquire(session, owner=self.owner)
-
-    async def release(self, session: str, reply: RunReply, *, fence: int | None) -> None:
-        """Take a reply back that has ended, and let others have its session."""
+    async def release(self, session: str, reply: RunReply, *, fence: int | None, unfinished: bool) -> None:
+        """Take a reply back that has ended, and let others have its session; they go on with what is unfinished."""
         if self.active.get(session) is not reply:
             return
         try:
             if fence is not None:
-                self.unreleased[session] = fence
-                await self.give_back()
+                await self.holding.release(session, fence, unfinished=unfinished)
+                if unfinished and self.draining.is_set() and self.bus is not None and reply.is_root:
+                    await self.bus.announce(session)
         finally:
             del self.active[session]
             for duplex in self.served.get(session, ()):
                 duplex.unblock()
-
-    async def give_back(self) -> None:
-        """Release the sessions whose runs are over; what fails of it is tried again by the watch."""
-        for session, fence in tuple(self.unreleased.items()):
-            with move_on_after(RELEASE_TIMEOUT) as scope:
-                try:
-                    await self.store.release(session, fence=fence)
-                except StoreError:
-                    logger.debug("session %s could not be released yet", session, exc_info=True)
-                    return
-            if scope.cancelled_caught:
-                return
-            if self.unreleased.get(session) == fence:
-                del self.unreleased[session]
-
-    async def _leave(self) -> None:
-        """Say that this process has nothing more; whatever it still holds others may have at once."""
-        if self._leased:
-            with move_on_after(RELEASE_TIMEOUT), suppress(StoreError):  # without it they wait for the lease's end
-                await self.store.retire(self.owner.id)
 
     def serve(self, session: str, duplex: Duplex) -> None:
         """Take note of what answers a session's inbox."""

@@ -120,6 +120,15 @@ class Session(ObjectStream[Message]):
         await self._runtime.store.enqueue(self.id, first, client_key=as_key(client_key), rest=rest)
         duplex.wake(abandoned=self._reply)
 
+    async def submit(self, prompt: Prompt, *, client_key: str | None = None) -> Message:
+        """Put a prompt into the durable inbox, for whichever worker is free; see `Runtime.submit`.
+
+        Raises:
+            SessionClosed: The session's block was left.
+        """
+        self._check_open()
+        return await self._runtime.submit(self.id, prompt, client_key=client_key)
+
     async def receive(self) -> Message:
         """Return the next fragment of what the session says.
 
@@ -162,7 +171,7 @@ class Session(ObjectStream[Message]):
         message = as_message(item)
         message = replace(message, query={**(message.query or {}), "lane": lane, **more})
         stored = await self._runtime.store.enqueue(self.id, message, client_key=as_key(client_key))
-        self._runtime.wake(self.id, self._duplex)
+        await self._runtime.announce(self.id, self._duplex)
         return stored
 
     async def send_eof(self) -> None:
@@ -205,7 +214,7 @@ class Session(ObjectStream[Message]):
         self._check_open()
         for verdict in verdicts:
             await approvals.decide(self._runtime.store, self.id, verdict)
-        self._runtime.wake(self.id, self._duplex)
+        await self._runtime.announce(self.id, self._duplex)
 
     async def grants(self) -> list[Grant]:
         """List what was approved with `always` and not revoked."""

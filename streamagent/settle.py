@@ -19,7 +19,9 @@ logger = logging.getLogger("streamagent")
 
 SCRUB_TIMEOUT = 1.0  # seconds for the results of a run that was cut to pass its stages
 WITHHELD = "Finished, but its result was not stored: it did not pass the pipeline when the run was cut."
-Cause = Literal["aborted", "crashed", "deadline", "ended", "error", "forked", "interrupted", "poison", "superseded"]
+Cause = Literal[
+    "aborted", "crashed", "deadline", "ended", "error", "forked", "handover", "interrupted", "poison", "superseded"
+]
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",
@@ -161,6 +163,7 @@ def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], sa
     stop = {"reason": "paused", "approvals": [row.id for row in left.approvals]} if paused else _STOPS[cause]
     rows = [*(_expired(request, cause) for request in requests), *rows]
     failed = left.last is not None and left.last.is_final and (left.last.query or {}).get("reason") not in ENDED_WELL
+    failed &= not left.resumes
     return rows if failed and not left.calls else [*rows, Message.stop(**{**stop, **said})]  # it has its last word
 
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "streamagent"
 
-BESIDE = {"stages", "models", "stores", "tools"}
+BESIDE = {"stages", "models", "stores", "tools", "buses"}
 COLUMN = [
     "events",
     "follow",
@@ -23,6 +23,7 @@ COLUMN = [
     "retention",
     "resume",
     "owners",
+    "holding",
     "inbox",
     "turn",
     "run",
@@ -31,9 +32,12 @@ COLUMN = [
     "driver",
     "duplex",
     "watch",
+    "handover",
     "subagents",
     "session",
     "runtime",
+    "postponed",
+    "worker",
 ]
 # From the ground up; a part imports itself and what is below it, and of one layer nobody his neighbour.
 LAYERS = [
@@ -55,7 +59,7 @@ LAYERS = [
     {"cli"},
 ]
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
-HEAVY = ("litellm", "aiostream", "pydantic", "aiosqlite", "aiohttp", "jsonschema", "psycopg", "rich", "typer")
+HEAVY = ("litellm", "aiostream", "pydantic", "aiosqlite", "aiohttp", "jsonschema", "psycopg", "rich", "typer", "nats")
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -139,7 +143,9 @@ def test_the_core_neither_waits_nor_reads_a_clock():
     assert (used & forbidden, waits) == (set(), [])
 
 
-@pytest.mark.parametrize(("library", "home"), [("litellm", "models/litellm.py"), ("aiostream", "operators.py")])
+@pytest.mark.parametrize(
+    ("library", "home"), [("litellm", "models/litellm.py"), ("aiostream", "operators.py"), ("nats", "buses/nats.py")]
+)
 def test_a_heavy_library_is_imported_in_one_place(library, home):
     places = [
         str(path.relative_to(PACKAGE)) for path in MODULES if library in {name.split(".")[0] for name in imported(path)}

@@ -1,4 +1,4 @@
-"""The command line: `streamagent run | chat | approve | sessions | sim`, one file a command."""
+"""The command line: `streamagent run | chat | approve | sessions | sim | worker`, one file a command."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .run import run
 from .sessions import sessions
 from .sim import sim
 from .transfer import export_to_output, import_from_file
+from .worker import worker
 
 app = typer.Typer(
     name="streamagent",
@@ -45,6 +46,7 @@ def _root(
 app.command()(run)
 app.command()(chat)
 app.command()(approve)
+app.command()(worker)
 app.command()(sim)
 sessions.command()(follow)
 sessions.command("export")(export_to_output)

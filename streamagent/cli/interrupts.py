@@ -98,6 +98,13 @@ class Interrupts:
         finally:
             self._waiting = True
 
+    def take(self) -> None:
+        """Have it that the signal is dealt with; the next one ends the process at once."""
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_DFL)
+        self._pending = None
+
     def forget_ctrl_c(self) -> None:
         """Go on after a Ctrl-C; other signals still end the command."""
         if self._pending == signal.SIGINT:

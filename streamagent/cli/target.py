@@ -7,14 +7,18 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from streamagent.agent import Agent
 from streamagent.errors import ConfigError
+from streamagent.hooks import settled
+from streamagent.protocols import Store
+from streamagent.stores import open_store
 from streamagent.stores.memory import MemoryStore
+from streamagent.worker import PlanFor
 
 from .options import DEFAULT_DB
 
@@ -58,20 +62,70 @@ def load_target(text: str | None, *, model: str | None, db: str | None) -> Targe
     return Target(agent=target.agent.with_options(store=db), prompt=target.prompt)
 
 
-def _load(text: str, model: str | None) -> Target:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a worker works on.
+
+    Args:
+        store: Where the sessions are.
+        plan_for: Gives what answers in a session.
+    """
+
+    store: Store
+    plan_for: PlanFor
+
+
+def load_workload(text: str, *, model: str | None, db: str | None) -> Workload:
+    """Load what answers in the sessions of a store.
+
+    Args:
+        text: As in `load_target`; `attr` may also be a mapping of sessions' ids to agents, or a function of one
+            parameter `session` that returns an agent, or `None` for a session that is not this worker's.
+        model: The model's name, instead of the targets' own.
+        db: Where the sessions are, instead of the agent's own store.
+
+    Raises:
+        ConfigError: There is no such target, or it is none of these.
+    """
+    _, name, module = _find(text)
+    value = getattr(module, name, None)
+    if not isinstance(value, Mapping) and not (callable(value) and "session" in _parameters(value)):
+        agent = load_target(text, model=model, db=db).agent
+        return Workload(store=agent.store, plan_for=lambda _: agent)
+    choose = value.get if isinstance(value, Mapping) else value
+
+    async def plan_for(session: str) -> Agent | None:
+        agent = await settled(choose(session))
+        if not isinstance(agent, Agent | None):
+            raise ConfigError(f"{text} gives {agent!r:.80} for session {session!r}, which is no Agent")
+        return agent.with_options(model=model) if agent is not None and model is not None else agent
+
+    return Workload(store=open_store(db or DEFAULT_DB), plan_for=plan_for)
+
+
+def _parameters(function: Callable[..., object]) -> Collection[str]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return ()
+
+
+def _find(text: str) -> tuple[str, str, ModuleType]:
+    """Say where a target comes from, what it is called there, and import that."""
     found = _TARGET.fullmatch(text)
     if found is None:
         raise ConfigError(
             f"{text!r} is no target; write module:attr or path/to/file.py, with :attr if it is not 'agent'"
         )
-    module = _import(found["source"])
-    name = found["attr"] or "agent"
+    return found["source"], found["attr"] or "agent", _import(found["source"])
+
+
+def _load(text: str, model: str | None) -> Target:
+    source, name, module = _find(text)
     value = getattr(module, name, None)
-    agent = value if isinstance(value, Agent) or not callable(value) else _call(value, model, found["source"])
+    agent = value if isinstance(value, Agent) or not callable(value) else _call(value, model, source)
     if not isinstance(agent, Agent):
-        raise ConfigError(
-            f"{found['source']} has no agent {name!r}: an Agent, or a function of a model that returns one"
-        )
+        raise ConfigError(f"{source} has no agent {name!r}: an Agent, or a function of a model that returns one")
     return Target(agent=agent.with_options(model=model), prompt=getattr(module, "PROMPT", None))
 
 
@@ -98,6 +152,8 @@ def _import(source: str) -> ModuleType:
                 raise ConfigError(f"there is no module {source!r}") from error
             raise
     path = Path(source).resolve()
+    if (known := sys.modules.get(path.stem)) is not None and getattr(known, "__file__", None) == str(path):
+        return known  # it runs once
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise ConfigError(f"there is no file {source!r}")

@@ -34,8 +34,15 @@ class Store(Followed, AbstractAsyncContextManager["Store"], Protocol):
         """
         ...
 
-    async def release(self, session: str, *, fence: int) -> None:
-        """Hold the session no more, so that anybody may acquire it; with another fence nothing happens."""
+    async def release(self, session: str, *, fence: int, unfinished: bool = False) -> None:
+        """Hold the session no more, so that anybody may acquire it; with another fence nothing happens.
+
+        Args:
+            session: The session.
+            fence: The writer's fence.
+            unfinished: Its run is not over: somebody has to go on with it. It is `unattended` from now on, and this
+                owner has not died.
+        """
         ...
 
     async def heartbeat(self, owner: Owner) -> None:
@@ -49,7 +56,7 @@ class Store(Followed, AbstractAsyncContextManager["Store"], Protocol):
     async def unattended(self, *, limit: int = 100) -> list[str]:
         """Find sessions with something to do that no living owner holds, those first that wait longest.
 
-        Something to do is a message in the inbox, or a run whose owner has died.
+        Something to do is a message in the inbox, or a run whose owner has died or has left it unfinished.
         """
         ...
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ._forks import ForkPoint
 
 _INT64 = 1 << 63
+NOBODY = ""  # the owner of a run that somebody has to go on with
 
 
 class Ledger(ABC):
@@ -34,7 +35,7 @@ class Ledger(ABC):
         fence: The current writer's.
         base: The last sequence that is in the keeping of the session it was forked from.
         prev: What the next row continues, when that is in another session.
-        owner: Id of who holds it.
+        owner: Id of who holds it; `NOBODY` of an unfinished run that was left to others.
         crashes: How many owners in a row died while they held it.
     """
 
@@ -144,7 +145,7 @@ class Ledger(ABC):
 
     def acquire(self, owner: Owner | None = None) -> int:
         """Give the session to a new writer; return its fence."""
-        if self.owner is not None and owner is not None and self.owner != owner.id:
+        if self.owner and owner is not None and self.owner != owner.id:
             if self.is_alive(self.owner):
                 raise self._held()
             self.crashes += 1
@@ -154,10 +155,13 @@ class Ledger(ABC):
         self.fence += 1
         return self.fence
 
-    def release(self, *, fence: int) -> None:
-        """Take the session back from a writer whose work is done."""
-        if fence == self.fence:
-            self.owner, self.crashes = None, 0
+    def release(self, *, fence: int, unfinished: bool = False) -> None:
+        """Take the session back from a writer whose work is done, or left to others."""
+        if fence != self.fence:
+            return
+        self.owner = NOBODY if unfinished else None
+        if not unfinished:
+            self.crashes = 0
 
     def start_call(self, call: str, *, fence: int) -> int:
         """Note that a call's tool is about to run; return which attempt that is."""

@@ -52,7 +52,7 @@ CREATE TABLE leases (           -- one row a session; it stays when the session 
     session TEXT NOT NULL,
     head BIGINT NOT NULL,       -- the last sequence given
     fence BIGINT NOT NULL,      -- raised with each new writer: a write with an older one is refused
-    owner TEXT,                 -- who holds it, as long as it is alive: see owners
+    owner TEXT,                 -- who holds it, as long as it is alive: see owners; '' of a run left to others
     crashes BIGINT NOT NULL DEFAULT 0,  -- owners in a row that died while they held it
     created_at TEXT,            -- as in the view sessions; NULL without messages
     modified_at TEXT,

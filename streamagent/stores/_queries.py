@@ -37,15 +37,22 @@ _LEFT = select_messages("state = ? AND state <> 'closed' ORDER BY sequence")
 _LAST = select_messages(f"sequence <= ? AND NOT (role = 'user' AND type IN {ASIDE}) ORDER BY sequence DESC LIMIT 1")
 _LEASE = "SELECT prev IS NOT NULL, crashes FROM leases WHERE tenant = ? AND session = ?"
 _CALLS = "SELECT call, attempts, outcome FROM calls WHERE tenant = ? AND session = ? AND state <> 'closed'"
-# By two small indexes: the sessions that somebody holds, and those in whose inbox something waits.
+# By two small indexes, whatever else there is: what somebody holds, and in whose inbox something waits. `>= ''` names
+# the one of owners to both planners; with `IS NOT NULL` SQLite walks all sessions.
 _UNATTENDED = f"""
-    WITH alive AS (SELECT owner FROM owners WHERE tenant = ?1 AND expires_at > {NOW})
-    SELECT session FROM leases
-    WHERE tenant = ?1 AND modified_at IS NOT NULL AND (
-        owner IS NOT NULL AND owner NOT IN (SELECT owner FROM alive)
-        OR owner IS NULL AND session IN (SELECT session FROM messages WHERE tenant = ?1 AND state = 'inbox')
-    )
-    ORDER BY modified_at, session LIMIT ?2
+    SELECT session FROM (
+        SELECT session, coalesce(modified_at, '') AS at FROM leases
+        WHERE tenant = ?1 AND owner >= '' AND NOT EXISTS (
+            SELECT 1 FROM owners
+            WHERE owners.tenant = leases.tenant AND owners.owner = leases.owner AND expires_at > {NOW}
+        )
+        UNION ALL
+        SELECT waits.session, coalesce(modified_at, '') FROM (
+            SELECT DISTINCT session FROM messages WHERE tenant = ?1 AND state = 'inbox'
+        ) AS waits CROSS JOIN leases ON leases.tenant = ?1 AND leases.session = waits.session
+        WHERE owner IS NULL
+    ) AS found
+    WHERE at <> '' ORDER BY at, session LIMIT ?2
 """  # noqa: S608 - constants only
 _TALLY = """
     SELECT role, type, count(*) FROM messages

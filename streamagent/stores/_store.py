@@ -107,9 +107,9 @@ class TableStore(Store):
         fence: int = await self._writing().take_over(session, lambda ledger: ledger.acquire(owner))
         return fence
 
-    async def release(self, session: str, *, fence: int) -> None:
+    async def release(self, session: str, *, fence: int, unfinished: bool = False) -> None:
         """Hold the session no more; see `Store`."""
-        await self._writing().submit(session, lambda ledger: ledger.release(fence=fence))
+        await self._writing().submit(session, lambda ledger: ledger.release(fence=fence, unfinished=unfinished))
 
     async def heartbeat(self, owner: Owner) -> None:
         """Say that an owner is alive; see `Store`."""

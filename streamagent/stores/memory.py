@@ -52,9 +52,9 @@ class MemoryStore(Store):
         """Become the session's only writer; see `Store`."""
         return self._ledger(session).acquire(owner)
 
-    async def release(self, session: str, *, fence: int) -> None:
+    async def release(self, session: str, *, fence: int, unfinished: bool = False) -> None:
         """Hold the session no more; see `Store`."""
-        self._peek(session).release(fence=fence)
+        self._peek(session).release(fence=fence, unfinished=unfinished)
 
     async def heartbeat(self, owner: Owner) -> None:
         """Say that an owner is alive; see `Store`."""

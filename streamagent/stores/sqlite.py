@@ -67,6 +67,9 @@ class SqliteStore(TableStore):
         self._reader: aiosqlite.Connection | None = None
         self._writer: SqliteWriter | None = None
 
+    def __repr__(self) -> str:
+        return f"SqliteStore({self.path!r}, tenant={self.tenant!r})"
+
     def reopened(self) -> SqliteStore:
         """Make a store of the same file and options, to be opened beside this one.
 

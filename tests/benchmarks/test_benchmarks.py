@@ -61,6 +61,16 @@ def test_stage_cost_compares_chains_of_equal_length(environment):
     assert all(sample["ns_per_message"] > 0 for [sample] in found["samples"].values())
 
 
+def test_a_fleet_finds_its_work(environment):
+    """More workers find it sooner and get into one another's way more often; the targets are met."""
+    found = quick(environment, "fleet")["medians"]
+
+    few, many = found["10 workers, sweep 1 s"], found["100 workers, sweep 1 s"]
+    assert few["looks_per_s"] < many["looks_per_s"]
+    assert few["pickup_ms_median"] > many["pickup_ms_median"]
+    assert few["conflicts_per_prompt"] < many["conflicts_per_prompt"]
+
+
 @pytest.mark.parametrize(
     ("name", "contenders", "targets"),
     [("idle", {"streamagent"}, [0.5]), ("import", {"python", "streamagent"}, [0.15, 40])],

@@ -130,6 +130,12 @@ class TestTables:
         ):
             found = await store._pool.ask(lambda connection, asked=(query, args): plan(connection, *asked))
             assert "messages_inbox" in found or "messages_unfinished" in found
+        unattended = await store._pool.ask(
+            lambda connection: plan(connection, _queries._UNATTENDED, ("default", 1)),
+        )
+        assert "using leases_owner" in unattended
+        assert "using messages_inbox" in unattended
+        assert "leases_modified" not in unattended
 
     async def test_a_page_is_no_more_than_its_bytes_and_one_row(self, store):
         """The driver holds all rows of an answer."""

@@ -113,6 +113,16 @@ class TestTables:
             assert "messages_unfinished (tenant=? AND session=? AND state=?)" in plan
             assert all("origin USING INDEX sqlite_autoindex_messages_1 (id=? AND" in line for line in shared)
 
+    async def test_what_is_unattended_is_found_by_two_small_indexes_whatever_other_sessions_there_are(self, path):
+        from streamagent.stores import _queries
+
+        async with SqliteStore(path):
+            pass
+        plan = [row[3] for row in ask(path, f"EXPLAIN QUERY PLAN {_queries._UNATTENDED}", "default", 1)]
+        assert "SEARCH leases USING INDEX leases_owner (tenant=? AND owner>?)" in plan
+        assert "SEARCH messages USING INDEX messages_inbox (tenant=?)" in plan
+        assert not [line for line in plan if "SCAN" in line and "waits" not in line and "found" not in line]
+
     async def test_another_tenant_sees_none_of_it(self, path):
         async with SqliteStore(path, tenant="one") as one, SqliteStore(path, tenant="two") as two:
             fence = await one.acquire("s")

@@ -109,6 +109,25 @@ class LeaseContract:
         await store.release("s", fence=await store.acquire("s", owner=BOB))
         assert await store.unattended() == []
 
+    async def test_a_run_that_was_left_to_others_is_unattended_and_nobody_has_died(self, store):
+        for number in range(4):
+            fence = await store.acquire("s", owner=Owner(id=f"owner {number}", ttl=1000.0))
+            await store.write("s", [Message.user("hi")], fence=fence)
+            await store.release("s", fence=fence - 1, unfinished=True)
+            assert await store.unattended() == []
+            await store.release("s", fence=fence, unfinished=True)
+            assert await store.unattended() == ["s"]
+        with pytest.raises(LeaseLost):
+            await store.write("s", [Message(content="late")], fence=await store.acquire("s", owner=BOB) - 1)
+        assert (await store.unfinished("s")).crashes == 0
+
+    async def test_leaving_a_run_to_others_does_not_forget_who_died_in_it_before(self, store):
+        await store.write("s", [Message.user("hi")], fence=await store.acquire("s", owner=ALICE))
+        await store.retire(ALICE.id)
+        await store.release("s", fence=await store.acquire("s", owner=BOB), unfinished=True)
+        await store.acquire("s", owner=ALICE)
+        assert (await store.unfinished("s")).crashes == 1
+
 
 class EffectContract:
     @pytest.fixture

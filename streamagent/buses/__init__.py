@@ -1,0 +1,1 @@
+"""Buses: how workers hear at once of what waits."""

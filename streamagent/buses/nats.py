@@ -1,0 +1,310 @@
+"""`NatsBus`: NATS JetStream hands out which sessions have something to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from anyio import AsyncContextManagerMixin, CancelScope, Event, create_task_group, sleep
+from anyio import move_on_after as within
+
+from streamagent.errors import ConfigError, UnsupportedBackendError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+
+logger = logging.getLogger("streamagent")
+
+CONSUMER = "workers"
+HINT = "NatsBus needs nats-py: pip install 'streamagent[nats]'"
+ACK_WAIT = 30.0  # seconds: twice a lease, so that the lease of whoever died with an order is over
+DELIVERIES = 3  # as often as a run is tried whose process dies each time
+PATIENCE = 1.0  # seconds for the server to take something; a hint is not worth more
+RETRY = 1.0  # seconds between two tries to reach the server
+PULL = 5.0  # seconds for which one request for an order stands at the server
+WAITING = 100_000  # such requests at once: one a worker
+MOST = 1_000_000  # orders that wait, one a session; the oldest are dropped beyond, and found by looking
+AGE = 3600.0  # seconds after which an order is dropped: whatever it was about was found by looking
+
+
+class NatsOrder:
+    """A message of the stream: until it is acknowledged it is somebody's, or comes again.
+
+    Args:
+        message: The message.
+        session: What it is about.
+    """
+
+    def __init__(self, message: Msg, session: str) -> None:
+        self._message = message
+        self.session = session
+
+    async def in_progress(self) -> None:
+        """Begin the time anew after which it is handed to somebody else."""
+        await _patiently(self._message.in_progress())
+
+    async def done(self) -> None:
+        """Acknowledge it."""
+        await _patiently(self._message.ack())
+
+    async def again(self, delay: float) -> None:
+        """Have it handed out again."""
+        await _patiently(self._message.nak(delay=delay))
+
+
+class NatsBus(AsyncContextManagerMixin):
+    """Hand out sessions by a NATS server with JetStream; asyncio's.
+
+    Orders are messages of a work-queue stream: each goes to one worker, and to another one when that says nothing for
+    `ack_wait` seconds. After three times it is left to the workers' looking, and a warning names the session. Per
+    session one order waits at most.
+
+    Args:
+        url: `nats://user:password@host:port`, or several of one cluster, with commas between; errors show neither user
+            nor password.
+        name: Of the stream, and how its subjects begin. One store and tenant has one name.
+        ack_wait: After which silence of a worker an order goes to another one, in seconds.
+        replicas: How many servers of a cluster keep the stream.
+
+    Raises:
+        ConfigError: An option cannot be used, or nats-py is not installed.
+        UnsupportedBackendError: On entering: the event loop is not asyncio's.
+    """
+
+    def __init__(self, url: str, *, name: str = "streamagent", ack_wait: float = ACK_WAIT, replicas: int = 1) -> None:
+        _check(url, name, ack_wait, replicas)
+        try:
+            import nats  # noqa: F401 - says here that it is missing, not in a task
+        except ImportError as error:
+            raise ConfigError(HINT) from error
+        self._servers = url.split(",")
+        self._name = name
+        self._ack_wait = ack_wait
+        self._replicas = replicas
+        self._client: Client | None = None
+        self._ready = Event()
+        self._failing = False
+
+    def __repr__(self) -> str:
+        return f"NatsBus({','.join(server.rpartition('@')[2] for server in self._servers)!r}, name={self._name!r})"
+
+    @property
+    def interval(self) -> float:
+        """How often whoever works on an order says so, in seconds."""
+        return self._ack_wait / 3
+
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self, None]:
+        _require_asyncio()
+        try:
+            async with create_task_group() as tasks:
+                tasks.start_soon(self._connect)
+                try:
+                    yield self
+                finally:
+                    tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:  # nobody sees that there is one
+            error = group.exceptions[0] if len(group.exceptions) == 1 else group
+            raise error from error.__cause__
+        finally:
+            client, self._client, self._ready = self._client, None, Event()
+            if client is not None:
+                await _close(client)
+
+    async def announce(self, session: str) -> None:
+        """Say that a session has something to do; it takes the place of what was said of it before."""
+        if not self._ready.is_set() or self._client is None or not self._client.is_connected:
+            logger.debug("nobody is told that session %s has something to do: no NATS server", session)
+            return
+        body = json.dumps({"session": session}).encode()
+        await self._try("announce", self._jetstream.publish(self._subject(session), body, timeout=PATIENCE))
+
+    async def listen(self) -> AsyncGenerator[NatsOrder, None]:
+        """Take orders; without a server it waits until there is one."""
+        pull: JetStreamContext.PullSubscription | None = None
+        try:
+            while True:
+                await self._ready.wait()
+                try:
+                    pull = pull or await self._jetstream.pull_subscribe_bind(consumer=CONSUMER, stream=self._name)
+                    [message] = await pull.fetch(1, timeout=PULL)
+                except TimeoutError:
+                    continue
+                except _errors():
+                    logger.debug("no orders from NATS", exc_info=True)
+                    pull = None
+                    await sleep(RETRY)
+                    await self._try("prepare", self._prepare())  # the server may have forgotten the stream
+                    continue
+                order = await self._read(message)
+                if order is not None:
+                    yield order
+        finally:
+            if pull is not None:  # else the next order would come to a request that nobody waits for any more
+                with CancelScope(shield=True):
+                    await _patiently(pull.unsubscribe())
+
+    @property
+    def _jetstream(self) -> JetStreamContext:
+        assert self._client is not None  # noqa: S101 - `_ready` is set
+        return self._client.jetstream(timeout=PATIENCE)
+
+    def _subject(self, session: str) -> str:
+        """Name a session in the alphabet of subjects."""
+        return f"{self._name}.work.{hashlib.sha256(session.encode(errors='surrogatepass')).hexdigest()[:32]}"
+
+    async def _connect(self) -> None:
+        """Connect, however long that takes; from then on the client does it by itself."""
+        from nats.aio.client import Client
+
+        while not self._ready.is_set():
+            client = self._client = Client()
+            try:
+                await client.connect(
+                    self._servers,
+                    name="streamagent",
+                    connect_timeout=2,
+                    reconnect_time_wait=1,
+                    max_reconnect_attempts=-1,
+                    error_cb=_ignore,
+                    disconnected_cb=self._told("NATS went away; workers look by themselves"),
+                    reconnected_cb=self._told("NATS is back"),
+                )
+                await self._prepare()
+                await client.subscribe(
+                    f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self._name}.{CONSUMER}",
+                    queue="streamagent",
+                    cb=self._report,
+                )
+                self._ready.set()
+            except _errors() as error:
+                self._warn(f"cannot use NATS yet; workers look by themselves: {type(error).__name__}")
+                await _close(client)
+                await sleep(RETRY)
+
+    async def _prepare(self) -> None:
+        """Make the stream and its consumer, if they are not there."""
+        from nats.js.api import ConsumerConfig, RetentionPolicy, StreamConfig
+
+        stream = StreamConfig(
+            name=self._name,
+            subjects=[f"{self._name}.work.*"],
+            retention=RetentionPolicy.WORK_QUEUE,
+            max_msgs_per_subject=1,
+            max_msgs=MOST,
+            max_age=AGE,
+            num_replicas=self._replicas,
+        )
+        consumer = ConsumerConfig(
+            durable_name=CONSUMER,
+            ack_wait=self._ack_wait,
+            max_deliver=DELIVERIES,
+            max_waiting=WAITING,
+            max_ack_pending=-1,
+        )
+        await self._jetstream.add_stream(stream)
+        await self._jetstream.add_consumer(self._name, consumer)
+
+    async def _read(self, message: Msg) -> NatsOrder | None:
+        """Take a message for what it says; what says nothing is dropped."""
+        session = _session_of(message.data)
+        if session is None:
+            logger.warning("a message of stream %s is no order, and is dropped", self._name)
+            await _patiently(message.term())
+            return None
+        return NatsOrder(message, session)
+
+    async def _report(self, advisory: Msg) -> None:
+        """Say of an order that came to nothing each time; what is left of it is removed."""
+        await self._try("report", self._drop(json.loads(advisory.data)["stream_seq"]))
+
+    async def _drop(self, sequence: int) -> None:
+        found = await self._jetstream.get_msg(self._name, sequence)
+        await self._jetstream.delete_msg(self._name, sequence)
+        logger.warning(
+            "session %s was handed out %d times and nobody came to its end; it is left to the workers' looking",
+            _session_of(found.data or b""),
+            DELIVERIES,
+        )
+
+    async def _try(self, what: str, call: Any) -> None:
+        """Do something that nothing depends on."""
+        try:
+            await call
+        except _errors() as error:
+            self._warn(f"NATS: cannot {what}: {type(error).__name__}")
+        else:
+            self._failing = False
+
+    def _told(self, text: str) -> Any:
+        async def tell() -> None:
+            if self._client is not None:  # else it is this process that goes away
+                logger.info(text)
+
+        return tell
+
+    def _warn(self, text: str) -> None:
+        """Say it once, not each time."""
+        logger.log(logging.DEBUG if self._failing else logging.WARNING, text)
+        self._failing = True
+
+
+def _session_of(body: bytes) -> str | None:
+    try:
+        session = json.loads(body)["session"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return session if isinstance(session, str) and session else None
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What the client raises when the server is not there, does not answer in time, or says no."""
+    from nats.errors import Error
+
+    return (Error, OSError, EOFError)
+
+
+async def _patiently(call: Any) -> None:
+    """Tell the server something about an order; an order that is lost for that comes again."""
+    with within(PATIENCE):
+        try:
+            await call
+        except _errors():
+            logger.debug("NATS did not hear of an order", exc_info=True)
+
+
+async def _close(client: Client) -> None:
+    with CancelScope(shield=True), within(PATIENCE):
+        await client.close()
+
+
+async def _ignore(error: Exception) -> None:
+    logger.debug("NATS: %r", error)
+
+
+def _require_asyncio() -> None:
+    from asyncio import get_running_loop
+
+    try:
+        get_running_loop()
+    except RuntimeError:
+        raise UnsupportedBackendError("NatsBus runs on asyncio, because nats-py does; use asyncio, or no bus") from None
+
+
+def _check(url: str, name: str, ack_wait: float, replicas: int) -> None:
+    schemes = ("nats://", "tls://", "ws://", "wss://")
+    if not isinstance(url, str) or not all(server.startswith(schemes) for server in url.split(",")):
+        raise ConfigError("NatsBus takes a URL such as nats://host:4222")
+    if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+        raise ConfigError(f"NatsBus(name=…) takes letters, digits, '_' and '-', not {name!r:.80}")
+    if not isinstance(ack_wait, int | float) or not 0 < ack_wait < math.inf:
+        raise ConfigError(f"NatsBus(ack_wait=…) takes seconds above 0, not {ack_wait!r:.80}")
+    if replicas not in range(1, 6):
+        raise ConfigError(f"NatsBus(replicas=…) is 1 to 5, not {replicas!r:.80}")
