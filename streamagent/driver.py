@@ -241,7 +241,8 @@ class RunReply(Reply):
             self._deadline = min(self._deadline, current_time() + plan.timeout)
         fence = self._fence = self._fence or await self._runtime.holding.acquire(session)
         asks = self._prompt is not None and self._replayed is None
-        found = await find(store, session, fence=fence, asks=asks, repeatable=plan.pipeline.repeats)
+        repeatable, model = plan.pipeline.repeats, plan.model.name
+        found = await find(store, session, fence=fence, asks=asks, repeatable=repeatable, model=model)
         self._rows.extend(found.rows)
         if self._replayed is not None and found.cut is None:  # it is given up, and others' prompts are not for this one
             return
