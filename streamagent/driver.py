@@ -222,7 +222,7 @@ class RunReply(Reply):
         self._begun = True
         await self._drop_previous()
         self._runtime.claim(self._session, self)
-        self._fence = await self._runtime.acquire(self._session)
+        self._fence = await self._runtime.holding.acquire(self._session)
         store, session = self._runtime.store, self._session
         if self._prompt is not None:
             self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key, rest=self._rest)
@@ -239,7 +239,7 @@ class RunReply(Reply):
         self._deadline = lineage.deadline
         if plan.timeout is not None:
             self._deadline = min(self._deadline, current_time() + plan.timeout)
-        fence = self._fence = self._fence or await self._runtime.acquire(session)
+        fence = self._fence = self._fence or await self._runtime.holding.acquire(session)
         asks = self._prompt is not None and self._replayed is None
         found = await find(store, session, fence=fence, asks=asks, repeatable=plan.pipeline.repeats)
         self._rows.extend(found.rows)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Self
 from weakref import WeakSet
 
@@ -15,11 +14,11 @@ from .calls import Child, Output
 from .cancellation import raise_single
 from .driver import RunReply
 from .duplex import Duplex
-from .errors import ConfigError, HandedOver, SessionBusy, StoreError
+from .errors import ConfigError, HandedOver, SessionBusy
 from .follow import Follow, Place, Until
 from .handover import GRACE, hand_over
+from .holding import LEASE, Holding
 from .message import Message
-from .owners import is_gone, new_owner
 from .pipeline import BareRun
 from .plan import Plan
 from .prompts import Prompt, as_key, as_prompt
@@ -29,11 +28,6 @@ from .run import Run
 from .session import Session
 from .subagents import run_child
 from .watch import CANCEL_TIMEOUT, POLL, Watch, cancel_elsewhere, cancel_message, check_seconds
-
-logger = logging.getLogger("streamagent")
-
-LEASE = 15.0  # seconds: long against a pause of the interpreter, short against a user's patience
-RELEASE_TIMEOUT = 5.0  # seconds
 
 
 class Runtime(AsyncContextManagerMixin):
@@ -59,11 +53,9 @@ class Runtime(AsyncContextManagerMixin):
         check_seconds("Runtime(lease=…)", lease)
         self.store = store
         self.bus = bus
-        self.owner = new_owner(lease)
-        self.unreleased: dict[str, tuple[int, bool]] = {}  # fences, and if unfinished: as many as ended just now
+        self.holding = Holding(store, lease)
         self.draining = Event()
         self.poll = poll
-        self._leased = False
         self._watch: Watch | None = None
         self.active: dict[str, RunReply] = {}
         self.served: dict[str, list[Duplex]] = {}
@@ -92,7 +84,7 @@ class Runtime(AsyncContextManagerMixin):
                         followed.close()
                     with CancelScope(shield=True):  # bounded: closing a run is
                         await self._close_runs()
-                        await self._leave()
+                        await self.holding.leave()
                     self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise_single(group)
@@ -242,55 +234,19 @@ class Runtime(AsyncContextManagerMixin):
             raise SessionBusy(f"session {session!r} has an active run in this process; wait for it or cancel it")
         self._look()
 
-    async def acquire(self, session: str) -> int:
-        """Take a session for this process, also from one of this machine that has ended; return the fence.
-
-        Raises:
-            SessionBusy: Another process has it.
-        """
-        self._leased = True
-        try:
-            return await self.store.acquire(session, owner=self.owner)
-        except SessionBusy as error:
-            if error.owner is None or not is_gone(error.owner):
-                raise
-            await self.store.retire(error.owner)
-        return await self.store.acquire(session, owner=self.owner)
-
     async def release(self, session: str, reply: RunReply, *, fence: int | None, unfinished: bool) -> None:
         """Take a reply back that has ended, and let others have its session; they go on with what is unfinished."""
         if self.active.get(session) is not reply:
             return
         try:
             if fence is not None:
-                self.unreleased[session] = fence, unfinished
-                await self.give_back()
+                await self.holding.release(session, fence, unfinished=unfinished)
                 if unfinished and self.draining.is_set() and self.bus is not None and reply.is_root:
                     await self.bus.announce(session)
         finally:
             del self.active[session]
             for duplex in self.served.get(session, ()):
                 duplex.unblock()
-
-    async def give_back(self) -> None:
-        """Release the sessions whose runs are over; what fails of it is tried again by the watch."""
-        for session, (fence, unfinished) in tuple(self.unreleased.items()):
-            with move_on_after(RELEASE_TIMEOUT) as scope:
-                try:
-                    await self.store.release(session, fence=fence, unfinished=unfinished)
-                except StoreError:
-                    logger.debug("session %s could not be released yet", session, exc_info=True)
-                    return
-            if scope.cancelled_caught:
-                return
-            if self.unreleased.get(session) == (fence, unfinished):
-                del self.unreleased[session]
-
-    async def _leave(self) -> None:
-        """Say that this process has nothing more; whatever it still holds others may have at once."""
-        if self._leased:
-            with move_on_after(RELEASE_TIMEOUT), suppress(StoreError):  # without it they wait for the lease's end
-                await self.store.retire(self.owner.id)
 
     def serve(self, session: str, duplex: Duplex) -> None:
         """Take note of what answers a session's inbox."""

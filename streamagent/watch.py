@@ -41,7 +41,7 @@ class Watch:
 
     def __init__(self, runtime: Runtime, poll: float) -> None:
         self._runtime = runtime
-        self._poll = min(poll, runtime.owner.ttl / 3)
+        self._poll = min(poll, runtime.holding.owner.ttl / 3)
         self._wanted = Event()
         self._blind = False
         self._looks: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Watch:
         while True:
             await self._wanted.wait()
             self._beat = current_time()  # whoever acquires a session says it, too
-            while self._runtime.active or self._runtime.served or self._runtime.unreleased:
+            while self._runtime.active or self._runtime.served or self._runtime.holding.unreleased:
                 await sleep(self._poll)
                 await self._live()
                 await self._look()
@@ -65,15 +65,15 @@ class Watch:
     async def _live(self) -> None:
         """Say that this process is alive, and hear if it was taken for dead."""
         runtime, now = self._runtime, current_time()
-        if now < self._beat + runtime.owner.ttl / 3:
+        if now < self._beat + runtime.holding.owner.ttl / 3:
             return
-        late = now >= self._beat + runtime.owner.ttl
+        late = now >= self._beat + runtime.holding.owner.ttl
         try:
-            await runtime.store.heartbeat(runtime.owner)
+            await runtime.store.heartbeat(runtime.holding.owner)
             self._beat = now
             for session, reply in tuple(runtime.active.items()) if late else ():
                 await self._check(session, reply)
-            await runtime.give_back()
+            await runtime.holding.give_back()
         except StoreError:
             logger.exception("cannot say that this process is alive; others may take its runs over")
 

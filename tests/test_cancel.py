@@ -87,7 +87,7 @@ async def test_a_reader_that_was_told_of_the_lost_session_is_not_told_again_when
     async with two_runtimes(agent, tmp_path / "s.db") as (near, far, _):
         reply = near.ask("Go.")
         assert (await anext(reply)).content == "Go."
-        await near._runtime.store.retire(near._runtime.owner.id)  # it is taken for dead
+        await near._runtime.store.retire(near._runtime.holding.owner.id)  # it is taken for dead
         await far.ask("And now?")  # takes the session over
         with pytest.raises(LeaseLost):
             await reply  # the text that was shown, and the stop, are refused in one batch

@@ -23,6 +23,7 @@ COLUMN = [
     "retention",
     "resume",
     "owners",
+    "holding",
     "inbox",
     "turn",
     "run",

@@ -31,10 +31,10 @@ class Counting(MemoryStore):
         await super().heartbeat(owner)
         self.beats.set()
 
-    async def release(self, session, *, fence):
+    async def release(self, session, **options):
         if "release" in self.refuses:
             raise StoreBusy("locked")
-        await super().release(session, fence=fence)
+        await super().release(session, **options)
         self.released.set()
 
 
@@ -139,7 +139,7 @@ async def test_a_process_that_was_replaced_stops_at_once_and_says_nothing_more()
     async with running(store, lease=0.06) as (runtime, _, errors, gone):
         with anyio.fail_after(5):
             runtime._watch._beat -= 1000  # it wakes after a long sleep
-            await store.retire(runtime.owner.id)
+            await store.retire(runtime.holding.owner.id)
             await store.acquire("s", owner=Owner(id="other", ttl=1000))
             await gone.wait()
             while not errors:
@@ -152,7 +152,7 @@ async def test_a_process_that_was_replaced_stops_at_once_and_says_nothing_more()
 async def test_leaving_a_runtime_hands_its_sessions_over_at_once():
     store = MemoryStore()
     async with running(store) as (runtime, _, _, _):
-        owner = runtime.owner
+        owner = runtime.holding.owner
     assert await store.acquire("s", owner=Owner(id="other", ttl=1))
     assert not store._ledgers.alive.get(owner.id)
     await check_rows(store)
@@ -164,11 +164,11 @@ async def test_a_session_that_could_not_be_released_is_released_later():
     agent = Agent(ScriptedModel(answer("one")))
     async with Runtime(store=store, poll=0.01, lease=0.06) as runtime, agent.session("s", runtime=runtime) as session:
         assert (await session.ask("Go.")).text == "one"
-        assert runtime.unreleased
+        assert runtime.holding.unreleased
         store.refuses = set()
         with anyio.fail_after(5):
             await store.released.wait()
-    assert runtime.unreleased == {}
+    assert runtime.holding.unreleased == {}
 
 
 async def test_a_served_session_waits_for_the_process_that_runs_it():

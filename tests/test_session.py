@@ -294,7 +294,7 @@ async def taken_over(store):
         reply = session.ask("One?")
         while (await anext(reply)).content != "half":
             pass
-        await store.retire(one.owner.id)  # it is taken for dead
+        await store.retire(one.holding.owner.id)  # it is taken for dead
         yield reply, session, second
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamagent.handover import GRACE
-from streamagent.runtime import LEASE
+from streamagent.holding import LEASE
 from streamagent.watch import POLL, check_seconds
 from streamagent.worker import CONCURRENCY, SWEEP, Worker
 
@@ -90,7 +90,7 @@ async def _work(runtime: Runtime, own: Worker, interrupts: Interrupts, *, grace:
     async with runtime, create_task_group() as tasks:
         tasks.start_soon(own.run)
         with writing():
-            typer.echo(printable(f"worker {runtime.owner.id}: {about}"))
+            typer.echo(printable(f"worker {runtime.holding.owner.id}: {about}"))
         with interrupts.cut():
             await sleep_forever()
         interrupts.take()

@@ -179,12 +179,13 @@ class Execution:
         tool = self._tool(query)
         if getattr(tool, "retry_safe", False):
             return None
+        self._approval = self._decision and self._decision.id
         reconcile = getattr(tool, "reconcile", None)
         if reconcile is None:
             return UNKNOWN
         args = await prepared(tool, ((self._decision and self._decision.query) or query).get("args") or {})
-        context = self._context(query)
-        found = await settled(reconcile(ToolCall(id=self.call.id, tool=tool.spec.name, args=args, context=context)))
+        call = ToolCall(id=self.call.id, tool=tool.spec.name, args=args, context=self._context(query))
+        found = await settled(reconcile(call))
         return UNKNOWN if found is None else render(found)
 
     async def _skip(self) -> Output | None:

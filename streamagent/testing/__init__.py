@@ -8,12 +8,15 @@ from .evidence import Effect as Effect
 from .evidence import Evidence as Evidence
 from .evidence import Shown as Shown
 from .evidence import Write as Write
+from .kills import Victims as Victims
 from .kills import for_each_kill as for_each_kill
+from .kills import open_victims as open_victims
 from .leaks import assert_no_leaks as assert_no_leaks
 from .points import Crash as Crash
 from .points import FaultPoints as FaultPoints
 from .points import for_each_point as for_each_point
 from .points import point as point
+from .same import same_rows as same_rows
 from .scripted import ScriptedModel as ScriptedModel
 from .scripted import answer as answer
 from .scripted import call as call

@@ -41,6 +41,8 @@ class FaultPoints:
         fault: An exception, or a class of one, that is raised there; or a function that is called, such as
             `partial(os._exit, 9)`.
         only: Beginning of the names of the points that count; others are passed as if they were not there.
+        fatal: The exception is the end of the process: whatever still runs of it gets past no point any more, so that
+            nothing is written behind it.
 
     Attributes:
         passed: Names of the points that were passed, in order.
@@ -51,7 +53,7 @@ class FaultPoints:
         ConfigError: There is no such point.
     """
 
-    def __init__(self, at: int | None = None, fault: Fault = Crash, *, only: str = "") -> None:
+    def __init__(self, at: int | None = None, fault: Fault = Crash, *, only: str = "", fatal: bool = False) -> None:
         if at is not None and at < 1:
             raise ConfigError(f"points are numbered from 1, and there is no point {at}")
         self.at = at
@@ -60,6 +62,7 @@ class FaultPoints:
         self.raised: BaseException | None = None
         self._fault = fault
         self._only = only
+        self._fatal = fatal
         self._numbers: Counter[str] = Counter()
         self._token: Token[FaultPoints | None] | None = None
 
@@ -86,8 +89,9 @@ class FaultPoints:
             name: What is about to happen, or has just happened: `store.write 3 before`.
 
         Raises:
-            BaseException: The plan's fault, if this is its point.
+            BaseException: The plan's fault, if this is its point, or one behind a fatal one.
         """
+        self._live()
         if not name.startswith(self._only):
             return
         self.passed.append(name)
@@ -102,6 +106,12 @@ class FaultPoints:
             name: What is waited for: `store.write`, `model call 2`, `tool stock 1`.
         """
         await checkpoint()
+        self._live()
+
+    def _live(self) -> None:
+        """Raise once more what the process has died of."""
+        if self._fatal and self.raised is not None:
+            raise self.raised
 
     def _act(self) -> None:
         fault = self._fault
@@ -135,6 +145,7 @@ async def for_each_point(
     *,
     fault: Fault = Crash,
     only: str = "",
+    fatal: bool = False,
     limit: int = MOST,
 ) -> list[str]:
     """Fail at the first point, then at the second, and so on, until a run passes without coming to its point.
@@ -144,6 +155,7 @@ async def for_each_point(
         check: Called after each run, the last one included: asserts what must hold, also after a fault.
         fault: See `FaultPoints`.
         only: See `FaultPoints`.
+        fatal: See `FaultPoints`.
         limit: How many points there may be.
 
     Returns:
@@ -154,7 +166,7 @@ async def for_each_point(
         BaseException: Whatever else scenario or check raise, with a note that names the point.
     """
     for at in count(1):
-        plan = FaultPoints(at, fault, only=only)
+        plan = FaultPoints(at, fault, only=only, fatal=fatal)
         try:
             await _run(scenario, plan)
             if check is not None:

@@ -108,7 +108,7 @@ async def _process(world: World, process: Process) -> AsyncIterator[Client]:
             Runtime(store=process.store, poll=POLL, lease=LEASE) as runtime,
             runtime.session(SESSION, process.plan) as session,
         ):
-            process.owner = runtime.owner.id
+            process.owner = runtime.holding.owner.id
             yield Client(process, runtime, session)
     except BaseException as error:
         cancelled = anyio.get_cancelled_exc_class()

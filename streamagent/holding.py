@@ -1,0 +1,72 @@
+"""`Holding`: the sessions that a process holds, taken from whoever has died and given back."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from anyio import move_on_after
+
+from .errors import SessionBusy, StoreError
+from .owners import is_gone, new_owner
+from .protocols import Store
+
+logger = logging.getLogger("streamagent")
+
+LEASE = 15.0  # seconds: long against a pause of the interpreter, short against a user's patience
+RELEASE_TIMEOUT = 5.0  # seconds
+
+
+class Holding:
+    """What one process holds in a store, under a name of its own.
+
+    Args:
+        store: Where the sessions live.
+        lease: After which silence others may take over what it holds, in seconds.
+    """
+
+    def __init__(self, store: Store, lease: float) -> None:
+        self.owner = new_owner(lease)
+        self.unreleased: dict[str, tuple[int, bool]] = {}  # of sessions whose runs ended just now: fence, unfinished
+        self._store = store
+        self._used = False
+
+    async def acquire(self, session: str) -> int:
+        """Take a session for this process, also from one of this machine that has ended; return the fence.
+
+        Raises:
+            SessionBusy: Another process has it.
+        """
+        self._used = True
+        try:
+            return await self._store.acquire(session, owner=self.owner)
+        except SessionBusy as error:
+            if error.owner is None or not is_gone(error.owner):
+                raise
+            await self._store.retire(error.owner)
+        return await self._store.acquire(session, owner=self.owner)
+
+    async def release(self, session: str, fence: int, *, unfinished: bool) -> None:
+        """Let others have a session, who go on with what is unfinished; if that fails, `give_back` tries again."""
+        self.unreleased[session] = fence, unfinished
+        await self.give_back()
+
+    async def give_back(self) -> None:
+        """Release the sessions whose runs are over, as far as the store takes it."""
+        for session, (fence, unfinished) in tuple(self.unreleased.items()):
+            with move_on_after(RELEASE_TIMEOUT) as scope:
+                try:
+                    await self._store.release(session, fence=fence, unfinished=unfinished)
+                except StoreError:
+                    logger.debug("session %s could not be released yet", session, exc_info=True)
+                    return
+            if scope.cancelled_caught:
+                return
+            if self.unreleased.get(session) == (fence, unfinished):
+                del self.unreleased[session]
+
+    async def leave(self) -> None:
+        """Say that this process has nothing more; whatever it still holds others may have at once."""
+        if self._used:
+            with move_on_after(RELEASE_TIMEOUT), suppress(StoreError):  # without it they wait for the lease's end
+                await self._store.retire(self.owner.id)
