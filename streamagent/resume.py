@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 
 from ._core.closing import close_all
 from .approvals import undecided
+from .errors import StoreError
 from .hooks import lane_of
 from .lineage import close_children, settle_tree
 from .message import Message
@@ -115,6 +116,14 @@ async def look_back(store: Store, session: str) -> Cut:
         async for row in rows:
             cut.pass_by(row)
     return cut
+
+
+async def is_left_open(store: Store, session: str) -> bool:
+    """Tell whether somebody has to go on with a run; perhaps, when the store cannot say so."""
+    with suppress(StoreError):
+        left = await store.unfinished(session)
+        return not (left.at_rest or left.forked)
+    return True
 
 
 async def find(  # noqa: PLR0913 - all by keyword

@@ -264,7 +264,7 @@ def _ended_well(turn: Sequence[Message]) -> Problems:
     """Find what a turn that ended well must not have."""
     stops = [row for row in turn if row.type == "stop"]
     last = max(row.attempt for row in turn)
-    goes_on = bool(stops) and fact(stops[-1], "reason") == "tool_calls"
+    goes_on = any(fact(stop, "reason") == "tool_calls" for stop in stops)  # a next one may say nothing
     known = {None, "resumed", "crashed" if goes_on else None}  # of calls; the model is told that a crash cut them
     cut = [row for row in turn if row.role == "tool" and cut_of(row) not in known]
     cut += [row for row in turn if row.role != "tool" and cut_of(row) and row.attempt == last]
