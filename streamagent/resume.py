@@ -160,6 +160,7 @@ async def find(  # noqa: PLR0913 - all by keyword
         sequences = await store.write(session, rows, fence=fence)
         rows = [replace(row, session=session, sequence=number) for row, number in zip(rows, sequences, strict=True)]
     for row in rows:
+        cut.pass_by(row)
         if row.type == "tool_result":
             await close_children(store, session, (row.query or {})["call"])
     return Found(left=await store.unfinished(session), rows=rows, cut=cut, started=started)
