@@ -99,3 +99,4 @@ class Matrix:
                     raise
                 if names is not None:
                     return len(names)
+        return None
