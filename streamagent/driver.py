@@ -18,7 +18,7 @@ from .pipeline import Chain
 from .plan import Plan
 from .prompts import answer_to
 from .reply import Reply
-from .resume import find, look_back
+from .resume import find, is_left_open, look_back
 from .run import Run
 from .settle import Cause
 from .tasks import RunTasks
@@ -241,7 +241,8 @@ class RunReply(Reply):
             self._deadline = min(self._deadline, current_time() + plan.timeout)
         fence = self._fence = self._fence or await self._runtime.holding.acquire(session)
         asks = self._prompt is not None and self._replayed is None
-        found = await find(store, session, fence=fence, asks=asks, repeatable=plan.pipeline.repeats)
+        repeatable, model = plan.pipeline.repeats, plan.model.name
+        found = await find(store, session, fence=fence, asks=asks, repeatable=repeatable, model=model)
         self._rows.extend(found.rows)
         if self._replayed is not None and found.cut is None:  # it is given up, and others' prompts are not for this one
             return
@@ -349,7 +350,8 @@ class RunReply(Reply):
         ending = Ending(cause=cause, error=error, by=self._by, last=self._last, rows=self._rows)
         self._settled = False
         settled = await end_run(self._run, self._chain, ending, bare=self._runtime.bare_run(self._session))
-        self._settled = settled and (self._run is not None or cause == "ended")
+        only_looked = self._run is None and self._fence is not None
+        self._settled = settled and not (only_looked and await is_left_open(self._runtime.store, self._session))
 
     def _handed_over(self) -> HandedOver:
         return HandedOver(f"session {self._session!r}: this process is ending, and another one goes on; follow it")

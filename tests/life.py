@@ -10,12 +10,12 @@ from unittest import mock
 from anyio.from_thread import start_blocking_portal
 from hypothesis.stateful import RuleBasedStateMachine
 
-from streamagent import watch
+from streamagent import duplex, watch
 from streamagent.message import Message, fold
 from streamagent.testing.checking import provider_requests
-from streamagent.testing.evidence import Evidence
+from streamagent.testing.evidence import Evidence, cut_of, is_final
 from streamagent.testing.invariants import check
-from tests.processes import MAX_TURNS, Gate, Process
+from tests.processes import GATED, MAX_TURNS, RETRY_SAFE, STREAMED, Gate, Process
 from tests.world import Activity, World
 
 
@@ -33,7 +33,8 @@ class Life(RuleBasedStateMachine):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if self.in_file else None
             self.world = World(folder, self.portal.call(Activity))
             self.clock = self.portal.call(Gate)
-            stack.enter_context(mock.patch.object(watch, "sleep", lambda _seconds: self.clock.wait()))
+            for module in (watch, duplex):
+                stack.enter_context(mock.patch.object(module, "sleep", lambda _seconds: self.clock.wait()))
             self.stack = stack.pop_all()
         self.processes = []
         self.ids = ["s"]
@@ -41,6 +42,7 @@ class Life(RuleBasedStateMachine):
         self.prompts = []
         self.keyed = {}  # prompts by key
         self.decided = []
+        self.vanished = []  # owners of whom nobody knows yet that they are gone
 
     def start(self):
         """Start a process."""
@@ -83,13 +85,26 @@ class Life(RuleBasedStateMachine):
         self.prompts.append(content)
         return [content, f"{content}, part 2"] if parts else content
 
-    def replace_world(self, world):
-        """Go on in a world where the processes have vanished."""
+    def replace_world(self, world, *, noticed=True):
+        """Go on in a world where the processes have vanished, and perhaps nobody knows that yet."""
         old, self.world, self.processes = self.processes, world, []
         for process in old:
             process.close()
+        self.vanished += [process.owner for process in old]
         self.start()
+        if noticed:
+            self.notice()
         self.settle()
+
+    def notice(self):
+        """Let the leases of those who have vanished run out."""
+        self.retire(*self.vanished)
+        self.vanished.clear()
+
+    def retire(self, *owners):
+        """Let the leases of owners run out."""
+        for owner in owners:
+            self.portal.call(self.processes[0].runtime.store.retire, owner)
 
     def rows(self, id_):
         """Read a session where it runs, if it does: what waits there for its lag is not in the file yet."""
@@ -127,12 +142,32 @@ class Life(RuleBasedStateMachine):
             gone=log.gone,
             inherited=log.inherited,
             crashed=log.crashed,
-            streamed=frozenset({"streams"}),
-            gated=frozenset({"gated"}),
+            streamed=STREAMED,
+            gated=GATED,
+            retry_safe=RETRY_SAFE,
             max_turns=MAX_TURNS,
         )
         check(evidence)
+        self.check_leases(id_)
+        assert not log.wrong, log.wrong
+        said = {row.content for row in (*rows, *evidence.inbox)}
+        assert not (found := log.refused & said), f"refused, and stored: {found}"
+        for number, row in enumerate(rows):
+            if row.id in log.early:  # its answer was the last word, so nobody takes it anew
+                stop = next((later for later in rows[number:] if later.type == "stop"), None)
+                assert stop is None or is_final(stop) or cut_of(stop) == "crashed", (row, stop)
         log.before = rows
+
+    def check_leases(self, id_):
+        """A session is held by whoever runs it, and as long as that one lives; what nobody holds waits for somebody."""
+        log = self.world.log(id_)
+        store = self.processes[0].runtime.store
+        info = self.portal.call(store.info, id_)
+        assert info is None or info.running == (log.owner in self.world.alive), (info, log.owner)
+        for process in self.processes:
+            assert log.owner != process.owner or id_ in process.runtime.active, f"{id_} is held, and nobody runs it"
+        waits = bool(self.waiting(id_)) if log.owner is None else log.owner not in self.world.alive
+        assert info is None or waits == (id_ in self.portal.call(store.unattended)), (waits, log.owner)
 
     def teardown(self):
         try:
@@ -148,6 +183,8 @@ class Life(RuleBasedStateMachine):
         while len(self.processes) > 1:
             self.processes.pop().close()
         self.replace_world(self.world.killed())
+        if len(self.prompts) % 2:
+            self.go_on()
         for id_ in self.ids:
             process = self.at(0, id_)
             waiting = self.waiting(id_)
@@ -159,3 +196,12 @@ class Life(RuleBasedStateMachine):
                 if not waiting:
                     break
                 assert len(waiting) < len(before), (waiting, self.rows(id_))
+
+    def go_on(self):
+        """What a killed process had begun comes to its end, too."""
+        process = self.at(0)
+        going_on = self.do(process, process.resume, 1_000)
+        while not going_on.done():  # a tool that runs again waits once more
+            self.portal.call(process.gate.open)
+            self.settle()
+        assert self.world.log("s").shown[-1].ended

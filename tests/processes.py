@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -15,12 +16,16 @@ from streamagent.calls import ToolSpec
 from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy, ToolError
 from streamagent.message import Message, new_id
 from streamagent.testing.checking import provider_requests
-from streamagent.testing.evidence import Effect, Shown
+from streamagent.testing.evidence import Effect, Shown, cut_of
 from streamagent.testing.lint import SIGNED, lint
 from tests.world import World
 
 MAX_TURNS = 4
-TOOLS = ("returns", "raises", "streams", "waits", "gated", "unknown")
+STREAMED = frozenset({"streams", "pours"})
+RETRY_SAFE = frozenset({"repeats", "pours", "lingers", "looks"})
+GATED = frozenset({"gated", "looks"})
+TOOLS = ("returns", "raises", "streams", "waits", "gated", "unknown", *sorted(RETRY_SAFE))
+LEASE = 3_600.0  # seconds: no time passes by itself
 TOO_LATE = (ConflictError, ApprovalGone, ApprovalNotFound)
 VERDICTS = {
     "approve": {},
@@ -52,9 +57,10 @@ class Deed:
 
     timeout = None
 
-    def __init__(self, name: str, world: World, gate: Gate, *, requires_approval: bool = False) -> None:
+    def __init__(self, name: str, world: World, gate: Gate) -> None:
         self.spec = ToolSpec(name=name, description=f"Does {name}.", parameters={"type": "object"})
-        self.requires_approval = requires_approval
+        self.requires_approval = name in GATED
+        self.retry_safe = name in RETRY_SAFE
         self._world = world
         self._gate = gate
 
@@ -63,11 +69,11 @@ class Deed:
         log = self._world.log(session)
         revoked = frozenset(log.revoked)
         effect = Effect(call=call, tool=self.spec.name, args=dict(arguments), session=session, revoked=revoked)
-        log.effects.append(effect)
-        if self.spec.name == "streams":
+        log.begin(effect, context.attempt, retry_safe=self.retry_safe)
+        if self.spec.name in STREAMED:
             return self._pieces(effect)
         try:
-            if self.spec.name == "waits":
+            if self.spec.name in ("waits", "lingers"):
                 await self._gate.wait()
             if self.spec.name == "raises":
                 raise ToolError("no")
@@ -116,10 +122,10 @@ class Improviser:
 
     async def stream(self, context, *, tools=(), settings=None, deadline=None):
         given = [message async for message in context]
-        assert not (wrong := [text for item in provider_requests(given).items() for text in lint(*item)]), (
-            wrong,
-            given,
-        )
+        wrong = [text for item in provider_requests(given).items() for text in lint(*item)]
+        if any(message.type == "stop" and cut_of(message) == "crashed" for message in given):
+            wrong = [text for text in wrong if "data of" not in text]  # a killed process cannot say which model it was
+        assert not wrong, (wrong, given)
         plain = {"model": "scripted", "reasoning": False, "text": 1, "calls": [], "end": "well"}
         spec = self.turns.pop(0) if self.turns else plain
         for message in messages(spec):
@@ -149,10 +155,10 @@ class Process:
         self.portal = portal
         self.gate = portal.call(Gate)
         self.model = Improviser(self.gate)
-        tools = [Deed(name, world, self.gate, requires_approval=name == "gated") for name in TOOLS if name != "unknown"]
+        tools = [Deed(name, world, self.gate) for name in TOOLS if name != "unknown"]
         pipeline = Pipeline(reply=[tool_dispatch(tools), persist(lag_ms=lag_ms)])
         self.agent = Agent(self.model, tools=tools, pipeline=pipeline, max_turns=MAX_TURNS)
-        self.runtime = Runtime(store=world.store(number, self._point))
+        self.runtime = Runtime(store=world.store(number, self._point), lease=LEASE)
         self.sessions = {}
         self.replies = {}
         self.heard = Shown()
@@ -161,6 +167,16 @@ class Process:
         self.cancels = []
         self._stack = ExitStack()
         self._stack.enter_context(portal.wrap_async_context_manager(self.runtime))
+
+    @property
+    def owner(self):
+        """Its name among those who hold sessions."""
+        return self.runtime.holding.owner.id
+
+    def wake(self):
+        """Have it notice that a lease's time has passed, when it looks next."""
+        if self.runtime._watch is not None:
+            self.runtime._watch._beat = -math.inf
 
     def session(self, id_):
         """Open a session, once."""
@@ -186,16 +202,17 @@ class Process:
 
     def close(self):
         """Leave the sessions and the runtime; whoever waits for another process's run gives up before."""
+        self.countdown = 0  # the image of its world is made, if it was wanted
         for future in self.cancels:
             future.cancel()
         self.portal.call(self.world.activity.quiet)
         with suppress(LeaseLost):
             self._stack.close()
-        for log in self.world.logs.values():
-            if log.holder == self.number:
-                log.holder = None
         self.portal.call(self.world.activity.quiet)
         self.collect()
+        held = [session for session, log in self.world.logs.items() if log.holder == self.number]
+        assert not held, f"left, and not given back: {held}"
+        assert self.owner not in self.world.alive
         assert not self.futures, "somebody waits for a runtime that was left"
 
     async def ask(self, id_, prompt, key, limit):
@@ -237,6 +254,9 @@ class Process:
                 shown.ended = reply._cause is None or not elsewhere
                 return
             except (LeaseLost, SessionBusy):
+                log = self.world.log(id_)
+                if shown.prompt and shown.prompt not in log.accepted.values():
+                    log.refused.add(shown.prompt)
                 del self.replies[id_]
                 raise
 

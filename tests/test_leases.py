@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import anyio
 import pytest
 
 from streamagent import Agent, MemoryStore, Runtime, tool
-from streamagent.errors import ConfigError, LeaseLost, SessionBusy, StoreBusy
+from streamagent.errors import ConfigError, ConflictError, LeaseLost, SessionBusy, StoreBusy
 from streamagent.message import Message
 from streamagent.owners import is_gone, new_owner
 from streamagent.records import Owner
@@ -196,3 +196,32 @@ async def test_a_served_session_goes_on_with_what_a_dead_process_left():
     assert [m.content for m in said if m.content] == ["whole"]
     assert [m.query["cut"] for m in said if "cut" in (m.query or {})] == ["resumed", "resumed"]
     assert [m.attempt for m in await check_rows(store)] == [1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("asked", ["One?", "Another?"])  # the answer is shown again, or the key is refused
+async def test_who_only_looks_at_a_run_that_was_cut_leaves_it_to_others(asked):
+    store = MemoryStore()
+    agent = Agent(ScriptedModel(answer("Yes."), answer("Two.")), store=store)
+    async with agent.session("s") as session:
+        await session.ask("One?", client_key="k")
+    fence = await store.acquire("s", owner=Owner(id="killed", ttl=1000.0))
+    await store.write("s", [Message.user("Two?"), Message(content="Tw", more=True)], fence=fence)
+    await store.retire("killed")
+    async with agent.session("s") as session:
+        with pytest.raises(ConflictError) if asked != "One?" else nullcontext():
+            await session.ask(asked, client_key="k")
+        assert await store.unattended() == ["s"]
+        assert (await store.unfinished("s")).crashes == 1
+        await session.resume()
+        assert await store.unattended() == []
+    assert (await check_rows(store))[-2].content == "Two."
+
+
+async def test_who_leaves_an_answer_that_is_shown_again_leaves_nothing_to_others():
+    store = MemoryStore()
+    agent = Agent(ScriptedModel(answer("Yes.")), store=store)
+    async with agent.session("s") as session:
+        await session.ask("One?", client_key="k")
+        async with session.ask("One?", client_key="k") as again:
+            await anext(again)
+        assert await store.unattended() == []

@@ -33,6 +33,7 @@ some = st.integers(0, 12) | st.just(99)  # messages that a viewer reads before i
 either = st.integers(0, 1)  # process
 one = st.integers(0, 9)  # of those that there are
 verdict = st.sampled_from(sorted(VERDICTS))
+noticed = st.sampled_from([True, True, False])  # the others know that the process is gone
 
 
 class LifeInAFile(Life):
@@ -51,7 +52,11 @@ class LifeInAFile(Life):
         name = f"key of {self.prompts[-1]}" if key else None
         self.keyed |= {name: prompt} if key else {}
         process.model.turns = turns
-        self.do(process, process.ask, id_, prompt, name, limit)
+        owner = self.world.log(id_).owner
+        another_has_it = owner in self.world.alive and owner != process.owner
+        asking = self.do(process, process.ask, id_, prompt, name, limit)
+        if another_has_it and limit:
+            assert isinstance(asking.exception(timeout=0), SessionBusy)
 
     @precondition(lambda self: self.keyed.keys() & self.world.log("s").accepted.keys())
     @rule(who=either, which=one, limit=some, other=st.booleans())
@@ -176,19 +181,51 @@ class LifeInAFile(Life):
         with pytest.raises(ConflictError):
             await self.processes[0].runtime.store.delete("s")
 
-    @rule(who=either, turns=script, points=st.integers(1, 40), limit=some)
-    def killed_while_it_answers(self, who, turns, points, limit):
+    @rule(who=either, turns=script, points=st.integers(1, 60), limit=some, noticed=noticed)
+    def killed_while_it_answers(self, who, turns, points, limit, noticed):
         process = self.at(who)
         process.kill_after(points)
         self.ask(who, turns, True, limit, 0, False)
-        self.replace_world(process.image or self.world.killed())
+        self.replace_world(process.image or self.world.killed(), noticed=noticed)
 
-    @rule(points=st.integers(1, 10), who=either)
-    def killed_while_it_cancels(self, points, who):
+    @rule(who=either, turns=script, points=st.lists(st.integers(1, 40), min_size=1, max_size=3), limit=some)
+    def killed_while_it_goes_on(self, who, turns, points, limit):
+        self.notice()
+        for number in points:
+            process = self.at(who)
+            process.kill_after(number)
+            self.resume(who, [*turns], limit)
+            self.replace_world(process.image or self.world.killed())
+
+    @rule(points=st.integers(1, 10), who=either, noticed=noticed)
+    def killed_while_it_cancels(self, points, who, noticed):
         process = self.at(who)
         process.kill_after(points)
         self.cancel(who)
-        self.replace_world(process.image or self.world.killed())
+        self.replace_world(process.image or self.world.killed(), noticed=noticed)
+
+    @precondition(lambda self: self.vanished)
+    @rule()
+    def vanished_ones_are_noticed(self):
+        self.notice()
+        self.look()
+
+    @precondition(lambda self: len(self.processes) == 2)
+    @rule(who=either, turns=script, limit=st.integers(1, 12) | st.just(99), asks=st.booleans(), wakes=st.booleans())
+    def taken_for_dead(self, who, turns, limit, asks, wakes):
+        dead, other = self.at(who), self.at(1 - who)
+        free = "s" not in other.runtime.active and self.world.log("s").owner in (None, dead.owner)
+        fence = self.world.log("s").fence
+        self.retire(dead.owner)
+        self.look()
+        if asks:
+            self.ask(1 - who, turns, True, limit, 0, False)
+        else:
+            self.resume(1 - who, turns, limit)
+        assert not free or self.world.log("s").fence > fence, "nobody had it, and it was refused"
+        if wakes:
+            dead.wake()
+            self.pass_time()
 
     @precondition(lambda self: len(self.processes) == 1)
     @rule()

@@ -19,9 +19,12 @@ from typing import Any
 import anyio
 
 from streamagent.message import Message
+from streamagent.resume import CRASHES
+from streamagent.stores._ledger import NOBODY
+from streamagent.stores._memory_ledger import Sessions
 from streamagent.stores.memory import MemoryStore
 from streamagent.stores.sqlite import SqliteStore
-from streamagent.testing.evidence import ASIDE, Effect, Shown, Write
+from streamagent.testing.evidence import ASIDE, Effect, Shown, Write, fact, told
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,7 +32,13 @@ class Log:
     """What was seen of one session; see `invariants.Evidence`.
 
     Args:
-        holder: The process that has the lease; `None` when it has ended.
+        holder: The process that has the lease; `None` when it has ended, or given it back.
+        owner: Whose lease it is, by the id of the process's owner, or one's that has vanished; or `NOBODY`'s.
+        deaths: How many owners in a row died while they had it.
+        refused: Prompts of which nothing may be stored: the session was another one's.
+        unsealed: Calls of the answer that is under way.
+        early: Calls whose tool began before their answer was complete, and may not run again.
+        wrong: What must not be, as it was noticed.
         left_open: Whoever had it was killed, or it is a new fork: the next run finds what was left.
     """
 
@@ -41,7 +50,13 @@ class Log:
     before: list[Message] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     revoked: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    unsealed: set[str] = field(default_factory=set)
+    early: set[str] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
     holder: int | None = None
+    owner: str | None = None
+    deaths: int = 0
     fence: int = 0
     inherited: int = 0
     crashed: bool = False
@@ -61,6 +76,12 @@ class Log:
             before=[*self.before],
             gone={*self.gone},
             revoked={*self.revoked},
+            refused={*self.refused},
+            unsealed={*self.unsealed},
+            early={*self.early},
+            wrong=[*self.wrong],
+            owner=self.owner,
+            deaths=self.deaths,
             fence=self.fence,
             inherited=self.inherited,
             crashed=True,
@@ -70,9 +91,42 @@ class Log:
     def forget(self) -> None:
         """The session was deleted: nothing of it is stored any more, and nothing that was seen binds what follows."""
         self.gone |= {write.id for write in self.writes}
-        for seen in (self.effects, self.shown, self.writes, self.accepted, self.cancels, self.before):
+        for seen in (self.effects, self.shown, self.writes, self.accepted, self.cancels, self.before, self.unsealed):
             seen.clear()
-        self.holder, self.left_open = None, False
+        self.holder, self.owner, self.deaths, self.left_open = None, None, 0, False
+
+    def take(self, row: Message) -> None:
+        """Note what is written, and whether it may be said."""
+        if row.type == "tool_call":
+            self.unsealed.add(row.id)
+        elif row.type == "stop":
+            self.unsealed.clear()
+            given_up = (fact(row, "error") or {}).get("kind") == "poison"
+            if given_up != (self.deaths >= CRASHES) and (given_up or fact(row, "cut") == "resumed"):
+                self.wrong.append(f"after {self.deaths} deaths in a row: {told(row)}")
+
+    def begin(self, effect: Effect, attempt: int, *, retry_safe: bool) -> None:
+        """Note that a tool begins, and whether it may."""
+        before = sum(earlier.call == effect.call for earlier in self.effects)
+        if attempt <= before:
+            self.wrong.append(f"attempt {attempt}, and {before} were before: {effect}")
+        if effect.call in self.unsealed and not retry_safe:
+            self.early.add(effect.call)
+        self.effects.append(effect)
+
+    def pass_on(self, number: int, owner: str | None, fence: int) -> None:
+        """Note that a process has the session now."""
+        self.deaths += bool(self.owner) and owner not in (None, self.owner)
+        if self.holder not in (None, number):
+            self.lose()
+        self.holder, self.owner = (None if owner is None else number), owner
+        self.fence, self.left_open = fence, False
+
+    def give_back(self, fence: int, *, unfinished: bool) -> None:
+        """Note that nobody has the session any more, unless another one took it before."""
+        if fence == self.fence:
+            self.holder, self.owner, self.left_open = None, NOBODY if unfinished else None, unfinished
+            self.deaths *= unfinished
 
     def lose(self) -> None:
         """Another process has the session now: what the viewers of this one saw within the lag may be lost."""
@@ -129,16 +183,34 @@ class Witness:
     """Logs what a store took from one process; `point` is called before and after each commit."""
 
     world: World
-    owner: int
+    number: int
     point: Callable[[], None]
 
-    async def acquire(self, session):
-        fence = await self._at_points(super().acquire(session))
-        log = self.world.log(session)
-        if log.holder not in (None, self.owner):
-            log.lose()
-        log.holder, log.fence, log.left_open = self.owner, fence, False
-        return fence
+    async def acquire(self, session, *, owner=None):
+        def note(fence):
+            self.world.log(session).pass_on(self.number, None if owner is None else owner.id, fence)
+            if owner is not None:
+                self.world.alive.add(owner.id)
+
+        return await self._at_points(super().acquire(session, owner=owner), note)
+
+    async def release(self, session, *, fence, unfinished=False):
+        def note(_):
+            self.world.log(session).give_back(fence, unfinished=unfinished)
+
+        await self._at_points(super().release(session, fence=fence, unfinished=unfinished), note)
+
+    async def heartbeat(self, owner):
+        await self._at_points(super().heartbeat(owner), lambda _: self.world.alive.add(owner.id))
+
+    async def retire(self, owner):
+        await self._at_points(super().retire(owner), lambda _: self.world.alive.discard(owner))
+
+    async def start_call(self, session, call, *, fence):
+        return await self._at_points(super().start_call(session, call, fence=fence))
+
+    async def finish_call(self, session, call, outcome, *, fence):
+        await self._at_points(super().finish_call(session, call, outcome, fence=fence))
 
     async def write(self, session, fragments, *, fence):
         written = await self._at_points(super().write(session, fragments, fence=fence))
@@ -173,12 +245,16 @@ class Witness:
         return await self._at_points(super().delete(session))
 
     def _note(self, session, fence, rows):
-        self.world.log(session).writes += [Write(owner=self.owner, fence=fence, id=row.id) for row in rows]
+        log = self.world.log(session)
+        log.writes += [Write(owner=self.number, fence=fence, id=row.id) for row in rows]
+        for row in rows:
+            log.take(row)
 
-    async def _at_points(self, operation):
+    async def _at_points(self, operation, note=lambda _done: None):
         self.point()
         with self.world.activity():
             done = await operation
+        note(done)
         self.point()
         return done
 
@@ -210,9 +286,10 @@ class World:
     def __init__(self, folder: Path | None, activity: Activity, number: int = 0) -> None:
         self.activity = activity
         self.logs: dict[str, Log] = {}
+        self.alive: set[str] = set()  # owners, as the store has to see them
         self._folder = folder
         self._number = number
-        self._ledgers: dict[str, Any] = {}
+        self._ledgers = Sessions()
 
     def log(self, session: str) -> Log:
         """Return a session's log."""
@@ -228,20 +305,21 @@ class World:
             if effect.call in calls and log.effects is not own
         ]
 
-    def store(self, owner: int, point: Callable[[], None]) -> MemoryStore | SqliteStore:
+    def store(self, number: int, point: Callable[[], None]) -> MemoryStore | SqliteStore:
         """Open what this world keeps once more, as another process does."""
         if self._folder is None:
             store = WitnessedMemory()
             store._ledgers = self._ledgers
         else:
             store = WitnessedSqlite(self._path, synchronous="normal")
-        store.world, store.owner, store.point = self, owner, point
+        store.world, store.number, store.point = self, number, point
         return store
 
     def killed(self) -> World:
         """Return a world like this one at this moment, without its processes."""
         other = World(self._folder, self.activity, self._number + 1)
         other.logs = {session: log.copied() for session, log in self.logs.items()}
+        other.alive = {*self.alive}
         if self._folder is None:
             other._ledgers = copy.deepcopy(self._ledgers)
         else:
