@@ -34,7 +34,7 @@ async def turns(run: Run) -> Stream:
         approval.
     """
     left = run.behind
-    admitted = [] if left else await run.begin()
+    admitted = [] if left or run.used_up else await run.begin()
     if not (admitted or left or run.goes_on):
         return
     recalled = run.recall()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 
@@ -126,7 +126,9 @@ async def is_left_open(store: Store, session: str) -> bool:
     return True
 
 
-async def find(store: Store, session: str, *, fence: int, asks: bool, repeatable: Collection[str]) -> Found:
+async def find(  # noqa: PLR0913 - all by keyword
+    store: Store, session: str, *, fence: int, asks: bool, repeatable: Collection[str], model: str
+) -> Found:
     """Make a session ready for a run: close what an earlier one left, or say how to go on with it.
 
     Args:
@@ -136,6 +138,7 @@ async def find(store: Store, session: str, *, fence: int, asks: bool, repeatable
         asks: The run has a prompt of its own. A run that was cut is over then; without one it is gone on with, unless
             its process has died too often in it.
         repeatable: Names of the tools whose calls do no harm when they are run again.
+        model: Name of what answers; a turn that stands without its end is taken for this one's.
     """
     left = await store.unfinished(session)
     if left.approvals and asks and await undecided(store, session, left.approvals):
@@ -151,11 +154,13 @@ async def find(store: Store, session: str, *, fence: int, asks: bool, repeatable
     if cut.over:  # but for what was open of it: there is nothing to go on with
         return await _closed(store, session, fence, "crashed", left)
     started = {record.call: record for record in await store.calls(session)}
-    rows = _closings(left, cut, lambda call: call.id in started and (call.query or {}).get("tool") not in repeatable)
+    harmful = [call for call in left.calls if call.id in started and (call.query or {}).get("tool") not in repeatable]
+    rows = _closings(left, cut, harmful, model)
     if rows:
         sequences = await store.write(session, rows, fence=fence)
         rows = [replace(row, session=session, sequence=number) for row, number in zip(rows, sequences, strict=True)]
     for row in rows:
+        cut.pass_by(row)
         if row.type == "tool_result":
             await close_children(store, session, (row.query or {})["call"])
     return Found(left=await store.unfinished(session), rows=rows, cut=cut, started=started)
@@ -165,17 +170,15 @@ async def _closed(store: Store, session: str, fence: int, cause: Cause, left: Un
     return Found(rows=await settle_tree(store, session, fence=fence, cause=cause, left=left))
 
 
-def _closings(left: Unfinished, cut: Cut, has_effect: Callable[[Message], bool]) -> list[Message]:
+def _closings(left: Unfinished, cut: Cut, harmful: Sequence[Message], model: str) -> list[Message]:
     """Close the turn that was under way: another attempt supersedes what it said, and its calls are not run.
 
-    If one of them has its result, or may have had an effect, the turn stands as it is, and its calls are gone on with.
+    If one of them has its result, or may have had a harmful effect, the turn stands as it is, and is gone on with.
     """
-    if cut.turn is None:
-        return close_all(left.open, (), {}, cause="crashed", text=_REDONE)
-    calls = [call for call in left.calls if (call.sequence or 0) >= cut.turn]
-    if cut.kept or any(map(has_effect, calls)):
+    calls = [] if cut.turn is None else [call for call in left.calls if (call.sequence or 0) >= cut.turn]
+    if cut.turn is None or cut.kept or any(call in harmful for call in calls):
         rows = close_all(left.open, (), {}, cause="crashed", text=_REDONE)
-        return [*rows, Message.stop("tool_calls", cut="crashed")]
+        return rows if cut.turn is None else [*rows, Message.stop("tool_calls", cut="crashed", model=model)]
     rows = close_all(left.open, calls, {}, cause="resumed", text=_REDONE)
     error = {"kind": "interrupted", "message": "the run broke off before the answer", "retryable": True}
     return [*rows, replace(Message.stop("aborted", cut="resumed", error=error), attempt=cut.attempt)]

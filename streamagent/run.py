@@ -128,9 +128,14 @@ class Run:
         return 0 if self.cut is None or self.turn is not None else self.cut.attempt
 
     @property
+    def used_up(self) -> bool:
+        """It goes on after an interruption, and has no turn left; what was said stays in the inbox."""
+        return self.interrupted is not None and self.number >= self.last_turn
+
+    @property
     def goes_on(self) -> bool:
         """It has something to do without a prompt, too."""
-        return bool(self.interrupted) or self.cut is not None
+        return (bool(self.interrupted) and not self.used_up) or self.cut is not None
 
     @property
     def behind(self) -> Unfinished | None:
@@ -161,6 +166,8 @@ class Run:
         fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "bounds": [], "again": None, "turn": None}
         fresh |= {"interrupted": self.pressed or "", "pressed": None, "begun": False}
         fresh |= {"cut": None, "started": {}}
+        # An answer that was complete counts, also when its calls were cut.
+        fresh["number"] = self.number + (self.turn is not None and self.turn.stop not in (None, self.stop))
         fresh["since"] = None if self.first is None else self.first - 1
         return replace(self, tasks=tasks, left=NOTHING, **fresh)
 

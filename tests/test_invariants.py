@@ -183,7 +183,7 @@ BAD = [
     ("i5", effects(("m2", "stock", "returned"), ("m2", "stock", "returned")), "ran 2 times"),
     ("i5", effects(("m2", "stock", "cancelled"), *TWO) | {"retry_safe": frozenset({"stock"})}, "ran 2 times"),
     ("i5", effects(("m2", "stock", "cancelled"), *TWO) | {"crashed": True}, "ran 2 times"),
-    ("i5", effects(("m3", "ship", "returned")), "says ok and ran 0 times: 6"),
+    ("i5", effects(("m3", "ship", "returned")), "ran 0 times, and does not say that: 6"),
     ("i5", effects(("m99", "ship", "returned")), "an effect without a stored call"),
     ("i5", changed(6, is_error=True, cut="crashed"), "no process ended: 6"),
     ("i6", {"accepted": {"k": "Lost."}}, "'k': 0 rows say 'Lost.'"),

@@ -179,7 +179,7 @@ class Execution:
         tool = self._tool(query)
         if getattr(tool, "retry_safe", False):
             return None
-        self._approval = self._decision and self._decision.id
+        self._approval = None if self._decision is None else self._decision.id
         reconcile = getattr(tool, "reconcile", None)
         if reconcile is None:
             return UNKNOWN

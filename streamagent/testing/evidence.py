@@ -62,7 +62,9 @@ class Shown:
     beyond: str | None = None
 
     def take(self, message: Message) -> None:
-        """Note a fragment."""
+        """Note a fragment; what a sub-agent says is stored in its own session."""
+        if message.path:
+            return
         new = message.id not in self.texts
         closing = new and not message.content and cut_of(message) not in (None, "open") and message.type != "stop"
         if message.type == "progress" or closing:  # the last word about what an earlier run had begun

@@ -107,12 +107,14 @@ def i5(e: Evidence) -> Problems:
         if row.type != "tool_call":
             continue
         result, times = results.get(row.id), ran[row.id]
-        if times > 1 and not (e.crashed and fact(row, "tool") in e.retry_safe):
+        repeats = fact(row, "tool") in e.retry_safe
+        if times > 1 and not (e.crashed and repeats):
             yield f"ran {times} times: {told(row)}"
         if result is None or cut_of(result) == "forked":
             continue
-        if not fact(result, "is_error") and not times:
-            yield f"says ok and ran {times} times: {told(result)}"
+        denies = result.content.startswith("Not executed") and not repeats  # else an attempt is superseded as a whole
+        if times if denies else not (times or fact(result, "is_error")):
+            yield f"ran {times} times, and does not say that: {told(result)}"
         if cut_of(result) == "crashed" and not e.crashed:
             yield f"no process ended: {told(result)}"
     known = {row.id for row in e.rows} | e.gone  # who runs a session that is deleted hears of it at his next write

@@ -139,7 +139,7 @@ def point(name: str) -> None:
         plan.point(name)
 
 
-async def for_each_point(
+async def for_each_point(  # noqa: PLR0913 - all by keyword
     scenario: Callable[[FaultPoints], Awaitable[Any]],
     check: Callable[[FaultPoints], Awaitable[Any]] | None = None,
     *,

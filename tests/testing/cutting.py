@@ -2,7 +2,7 @@
 
 import json
 import os
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from itertools import count
 
@@ -13,7 +13,7 @@ from .matrix import Life, Process, check, live
 SCENARIO = "tests.testing.matrix:scenario"
 LEAST = 150  # points
 LAG = 50.0  # milliseconds, as `persist` has it; 0 where it is not said
-STEP = int(os.environ.get("STREAMAGENT_MATRIX_STEP", "1"))  # of kills
+STEP = int(os.environ.get("STREAMAGENT_MATRIX_STEP", "0"))  # of kills; 0: as each test has it
 SAMPLE = ("tool stock 1 after", "store.start_call 2 after", "store.enqueue 3 after", "model call 2 chunk 2")
 
 
@@ -23,31 +23,38 @@ def report(how, where, points):
     return points
 
 
+@asynccontextmanager
+async def open_matrix(where, folder, **options):
+    """Open a matrix, and live once without a cut."""
+    lives = (Life(where, f"s{number}", str(folder), **options) for number in count())
+    uncut, points = Process(next(lives)), FaultPoints()
+    async with uncut.life.open() as store:
+        await live(points, uncut)
+        assert {"store.start_call 3 after", "store.finish_call 3 after"} <= {*points.passed}
+        yield Matrix(lives, store, await check(store, uncut.life, [uncut]), points.passed)
+
+
 class Matrix:
     """All cuts of one kind of store.
 
     Args:
-        where: As of `Life`.
-        folder: Where the effects are written down.
-        options: As of `Life`.
+        lives: New ones.
+        store: Where they are, for whoever looks on.
+        rows: Those of a life without a cut.
+        names: Those of its points.
     """
 
-    def __init__(self, where, folder, **options):
-        self._lives = (Life(where, f"s{number}", str(folder), **options) for number in count())
-        self._uncut = None
-
-    async def uncut(self):
-        """Live without a cut; return the names of the points."""
-        life, process, points = next(self._lives), Process(), FaultPoints()
-        await live(life, points, process)
-        self._uncut = await check(life, [process])
-        return points.passed
+    def __init__(self, lives, store, rows, names):
+        self.names = names
+        self._lives = lives
+        self._store = store
+        self._rows = rows
 
     async def by_exception(self, *, first=None):
         """Let every point be the last of its process, then go on in another one.
 
         Args:
-            first: An earlier cut, behind which it is gone on with in the process whose points these are.
+            first: Name of an earlier cut, behind which it is gone on with in the process whose points these are.
 
         Returns:
             How many points there were.
@@ -60,42 +67,46 @@ class Matrix:
             processes.clear()
             if first is not None:
                 with suppress(Crash):
-                    await process(FaultPoints(first, fatal=True))
+                    await process(FaultPoints(self._at(first), fatal=True))
                 await bury()
             await process(points)
 
         async def process(points):
-            processes.append(Process(len(processes)))
-            await live(life, points, processes[-1])
+            processes.append(Process(life, len(processes)))
+            await live(points, processes[-1])
 
         async def bury():
             """Say what time would tell: this process lives on, and so does its owner."""
-            async with life.open() as store:
-                await store.retire(processes[-1].owner)
+            await self._store.retire(processes[-1].owner)
             for viewer in processes[-1].shown:
                 viewer.behind = life.lag > 0
 
         async def go_on(_):
             await bury()
             await process(FaultPoints())
-            await check(life, processes, self._uncut)
+            await check(self._store, life, processes, self._rows)
 
         return len(await for_each_point(scenario, go_on, fatal=True))
 
     async def by_kill(self, *, first=None, step=1):
         """Let every point be the last of a child process, then another one goes on; see `by_exception`."""
+        names = None
         async with open_victims(SCENARIO) as victims:
             for at in count(1, step):
                 life = next(self._lives)
                 told = json.dumps(asdict(life))
                 if first is not None:
-                    assert await victims.run(told, at=first) is None
+                    assert await victims.run(told, at=self._at(first)) is None
                 names = await victims.run(told, at=at)
                 await victims.run(told)
                 try:
-                    await check(life, uncut=self._uncut)
+                    await check(self._store, life, uncut=self._rows)
                 except BaseException as error:
                     error.add_note(f"killed at point {at}")
                     raise
                 if names is not None:
-                    return len(names)
+                    break
+        return len(names)
+
+    def _at(self, name):
+        return self.names.index(name) + 1

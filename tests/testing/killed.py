@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import anyio
+
 from streamagent import Agent, Pipeline, Runtime, persist, tool, tool_dispatch
 from streamagent.testing import ScriptedModel, answer, call, calls, watched
 
@@ -38,3 +40,7 @@ async def scenario(points, path, log):
 
 async def fails(points):
     raise ValueError("by itself")
+
+
+async def hangs(points):
+    await anyio.sleep_forever()

@@ -4,7 +4,7 @@ The model answers by the request alone, so that two lives of a session can be co
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -102,14 +102,20 @@ class Life:
         return Path(self.folder) / f"{self.session}.effects"
 
     def effects(self):
-        lines = self.file.read_text().splitlines() if self.file.exists() else []
-        return [Effect(**json.loads(line)) for line in lines]
+        return [Effect(**told) for told in self._told() if "kept" not in told]
 
-    def take_effect(self, name, args, key):
-        session, _, call = key.rpartition(":")
-        effect = Effect(call=call, tool=name, args=args, outcome="returned", session=session)
+    def repeated(self):
+        """Give the effects of calls whose result was in the ledger already."""
+        told = self._told()
+        return [one for number, one in enumerate(told) if {"kept": one.get("call")} in told[:number]]
+
+    def tell(self, **told):
         with self.file.open("a") as file:
-            file.write(json.dumps({**asdict(effect), "revoked": []}) + "\n")
+            file.write(json.dumps(told) + "\n")
+
+    def _told(self):
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        return [json.loads(line) for line in lines]
 
 
 def make_tools(life, points, steer):
@@ -117,7 +123,8 @@ def make_tools(life, points, steer):
 
     def do(name, args, key):
         points.point(f"effect {name} before")
-        life.take_effect(name, args, key)
+        session, _, call = key.rpartition(":")
+        life.tell(call=call, tool=name, args=args, outcome="returned", session=session)
         points.point(f"effect {name} after")
         return f"{name} is done"
 
@@ -150,6 +157,7 @@ def make_tools(life, points, steer):
 class Process:
     """What is known of a process beside its rows."""
 
+    life: Life
     number: int = 0
     shown: list = field(default_factory=list)
     writes: list = field(default_factory=list)
@@ -159,10 +167,13 @@ class Process:
         """Take note of what it wrote; see `FaultyStore.wrote`."""
         rows = {"write": args[1:2], "write_soon": [args[1:2]], "admit": [result]}.get(name, [()])[0]
         self.writes += [Write(owner=self.number, fence=options["fence"], id=row.id) for row in rows]
+        if name == "finish_call":
+            self.life.tell(kept=args[1])
 
 
-async def live(life, points, process):
+async def live(points, process):
     """Ask, decide what waits, go on: in a new process, whatever an earlier one has done of it."""
+    life = process.life
 
     async def steer():
         async with agent.session(life.session, runtime=runtime) as other:
@@ -172,7 +183,7 @@ async def live(life, points, process):
     agent = watched(Agent(Clerk(), pipeline=pipeline, store=life.open()), points)
     agent.store.wrote = process.note
     runtime = Runtime(store=agent.store, poll=QUIET)
-    process.owner = runtime.owner.id
+    process.owner = runtime.holding.owner.id
     async with runtime, agent.session(life.session, runtime=runtime) as session:
         await _read(session.ask(PROMPT, client_key=PROMPT), process, key=PROMPT)
         for approval in await session.pending():
@@ -190,34 +201,35 @@ async def _read(reply, process, key=None):
 
 async def scenario(points, told):
     """Live in a child process."""
-    await live(Life(**json.loads(told)), points, Process())
+    await live(points, Process(Life(**json.loads(told))))
 
 
-async def check(life, processes=(), uncut=None):
+async def check(store, life, processes=(), uncut=None):
     """Check all that is known of a session that came to its end, and compare it to one that was not cut.
 
     Args:
+        store: Where it lives; open.
         life: The session's.
         processes: Those in which it was, if they were this one's.
         uncut: The rows of the other one.
     """
-    async with life.open() as store:
-        rows = await check_session(
-            store,
-            life.session,
-            effects=life.effects(),
-            shown=[viewer for process in processes for viewer in process.shown],
-            writes=[write for process in processes for write in process.writes],
-            accepted={PROMPT: PROMPT, STEERING: STEERING},
-            crashed=uncut is not None,
-            gated=frozenset({life.gated}),
-            retry_safe=frozenset({"stock", "refund"}),
-            max_turns=2,
-        )
-        assert [*await store.calls(life.session), *await store.inbox(life.session)] == []
-        assert (await store.unfinished(life.session)).at_rest
-        assert life.session not in await store.unattended()
+    rows = await check_session(
+        store,
+        life.session,
+        effects=life.effects(),
+        shown=[viewer for process in processes for viewer in process.shown],
+        writes=[write for process in processes for write in process.writes],
+        accepted={PROMPT: PROMPT, STEERING: STEERING},
+        crashed=uncut is not None,
+        gated=frozenset({life.gated}),
+        retry_safe=frozenset({"stock", "refund"}),
+        max_turns=2,
+    )
+    assert [*await store.calls(life.session), *await store.inbox(life.session)] == []
+    assert (await store.unfinished(life.session)).at_rest
+    assert life.session not in await store.unattended()
     assert [effect.tool for effect in life.effects()].count("ship") == 1
+    assert life.repeated() == []
     if uncut is not None:
         same_rows(rows, uncut)
     return rows

@@ -1,16 +1,14 @@
 """A process that ends at any point leaves what the next one goes on with; the effect comes once at most."""
 
-import os
 from itertools import count
 
+import anyio
 import pytest
 
-from streamagent import Runtime, SqliteStore
-from streamagent.testing import check_session, for_each_kill
+from streamagent import ConfigError, Runtime, SqliteStore
+from streamagent.testing import check_session, for_each_kill, open_victims
 
 from .killed import PROMPT, agent
-
-STEP = int(os.environ.get("STREAMAGENT_KILL_STEP", "6"))  # 1: every point, in a minute
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -35,9 +33,9 @@ async def test_a_kill_at_any_point_leaves_what_the_next_process_goes_on_with(tmp
         for file in tmp_path.iterdir():
             file.rename(tmp_path.parent / f"{tmp_path.name} {next(numbers)}")  # the next child begins anew
 
-    names = await for_each_kill("tests.testing.killed:scenario", path, str(log), check=check, step=STEP)
+    names = await for_each_kill("tests.testing.killed:scenario", path, str(log), check=check)
     assert {"store.write 1 after", "tool ship 1 after", "yield 1 behind persist"} <= {*names}
-    assert next(numbers) > len(names) // STEP
+    assert next(numbers) > len(names)
 
 
 async def test_a_child_that_fails_by_itself_says_so():
@@ -46,3 +44,24 @@ async def test_a_child_that_fails_by_itself_says_so():
 
     with pytest.raises(AssertionError, match="ValueError: by itself"):
         await for_each_kill("tests.testing.killed:fails", check=check)
+
+
+async def test_a_scenario_that_cannot_be_imported_says_why():
+    async with open_victims("tests.testing.nowhere:scenario") as victims:
+        with pytest.raises(AssertionError, match="No module named"):
+            await victims.run()
+
+
+async def test_children_that_hang_end_with_the_block():
+    """The server waits for its child; both are gone when nobody waits for them any more."""
+    async with open_victims("tests.testing.killed:hangs") as victims:
+        with anyio.move_on_after(1) as scope:
+            await victims.run()
+    assert scope.cancelled_caught
+
+
+async def test_a_platform_that_cannot_fork_is_told(monkeypatch):
+    monkeypatch.delattr("os.fork")
+    with pytest.raises(ConfigError, match="fork"):
+        async with open_victims("tests.testing.killed:scenario"):
+            raise AssertionError("it does not begin")

@@ -15,7 +15,6 @@ from streamagent.stages._execution import Execution
 from streamagent.stores._ledger import Ledger
 from streamagent.stores._memory_ledger import MemoryLedger
 from streamagent.testing import SimulationFailed, simulate
-from streamagent.testing.simulation import FAULTS
 
 SEEDS = 200  # within which each is seen
 FEW = 40  # that pass without a mutation; test_simulation has more
@@ -107,13 +106,12 @@ def lives(change=None):
     options = change if isinstance(change, dict) else {}
     store = change if isinstance(change, type) else MemoryStore
     agent = Agent("mock", max_turns=2, **{"tools": [stock, pay], **options})
-    faults = [fault for fault in FAULTS if fault != "steer"]  # an interruption may give a run one turn more
     for seed in range(SEEDS if change else FEW):
         try:
             with ExitStack() as stack:
                 if hasattr(change, "__enter__"):
                     stack.enter_context(change)
-                simulate(agent, seed=seed, faults=faults, make_store=store)
+                simulate(agent, seed=seed, make_store=store)
         except SimulationFailed as failure:
             yield str(failure)
 

@@ -217,3 +217,16 @@ async def test_the_fault_before_a_write_leaves_it_out_and_the_one_after_does_not
         with pytest.raises(Crash, match=r"store\.enqueue 1"):
             await faulty(store, FaultPoints(at)).enqueue("s", Message.user("hi"))
         assert [row.content for row in await store.inbox("s")] == stored
+
+
+async def test_behind_a_fatal_point_nothing_is_written():
+    store = MemoryStore()
+    points = FaultPoints(3, fatal=True)
+    agent = watched(Agent(ScriptedModel(answer("Hi.")), store=store), points)
+    with pytest.raises(Crash):
+        async with Runtime(store=agent.store) as runtime, agent.session("s", runtime=runtime) as session:
+            await session.ask("Hello?")
+    assert points.passed == ["store.acquire 1 before", "store.acquire 1 after", "store.enqueue 1 before"]
+    assert await store.inbox("s") == []
+    with pytest.raises(Crash):
+        await points.pause("anything")

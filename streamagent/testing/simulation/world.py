@@ -99,8 +99,11 @@ class World:
         """Check all invariants of the session, which is at rest, and those of its sub-agents."""
         tools = self.agent.tools
         async for info in self.store.sessions():
+            left = await self.store.unfinished(info.id)
+            if left.at_rest and (known := await self.store.calls(info.id)):
+                raise AssertionError(f"I5: at rest, and the ledger of {info.id!r} still has {known}")
             if info.id != SESSION:
-                await check_session(self.store, info.id, crashed=self.crashed)
+                await check_session(self.store, info.id, crashed=self.crashed, at_rest=True)
         return await check_session(
             self.store,
             SESSION,

@@ -1,0 +1,46 @@
+"""Many seeds, in blocks: `STREAMAGENT_SEEDS=20000` for more, `STREAMAGENT_FIRST_SEED=2000` for others."""
+
+import os
+from collections import Counter
+
+import pytest
+
+from streamagent import Agent, tool
+from streamagent.calls import ToolContext
+from streamagent.testing import SimulationFailed, simulate
+
+from .test_simulation import AGENT, TOOLS
+
+SEEDS = int(os.environ.get("STREAMAGENT_SEEDS", "2000"))
+FIRST = int(os.environ.get("STREAMAGENT_FIRST_SEED", "0"))
+BLOCKS = 8  # half of them in each of two files: a file is what a worker of the suite takes
+TEAMS = 20  # one of so many seeds is a life with sub-agents, which takes several times as long
+
+sent = Counter()
+
+
+@tool
+async def send(context: ToolContext, product: str) -> str:
+    """Send a product, and write that down."""
+    sent[context.idempotency_key] += 1
+    return "sent"
+
+
+HELPER = Agent("mock", tools=[send], name="helper", description="Helps.")
+TEAM = Agent("mock", tools=[*TOOLS, HELPER.as_tool()])
+
+
+def failures(block):
+    """Live through the seeds of a block; return what they failed of."""
+    found = []
+    for number, seed in enumerate(range(FIRST + block, FIRST + SEEDS, BLOCKS)):
+        sent.clear()
+        try:
+            simulate(AGENT if number % TEAMS else TEAM, seed=seed)
+        except SimulationFailed as failure:
+            found.append(str(failure))
+        found += [f"seed {seed}: {key} was sent {times} times" for key, times in sent.items() if times > 1]
+    return found
+
+
+TIMEOUT = pytest.mark.timeout(max(120, SEEDS))

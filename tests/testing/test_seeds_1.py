@@ -1,0 +1,12 @@
+"""Lives of sessions by seeds, first half."""
+
+import pytest
+
+from .seeds import BLOCKS, TIMEOUT, failures
+
+pytestmark = TIMEOUT
+
+
+@pytest.mark.parametrize("block", range(BLOCKS // 2))
+def test_many_seeds_keep_all_invariants(block):
+    assert failures(block) == []
