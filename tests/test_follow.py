@@ -348,7 +348,7 @@ async def test_patience_is_a_time(patience):
 @pytest.mark.parametrize("leave", ["closed", "dropped", "cancelled"])
 async def test_who_leaves_leaves_nothing_behind(either_store, leave):
     async with either_store as store:
-        wakeups = store._wakeups if isinstance(store, SqliteStore) else store._ledgers.wakeups
+        wakeups = store._ledgers.wakeups if isinstance(store, MemoryStore) else store._wakeups
         followed = follow(store, "s")
         await store.write("s", [Message.user("a")], fence=await store.acquire("s"))
         await anext(followed)
