@@ -113,7 +113,8 @@ def i5(e: Evidence) -> Problems:
         if result is None or cut_of(result) == "forked":
             continue
         denies = result.content.startswith("Not executed") and not repeats  # else an attempt is superseded as a whole
-        if times if denies else not (times or fact(result, "is_error")):
+        known = fact(result, "is_error") or (e.crashed and fact(row, "tool") in e.reconciled)
+        if times if denies else not (times or known):
             yield f"ran {times} times, and does not say that: {told(result)}"
         if cut_of(result) == "crashed" and not e.crashed:
             yield f"no process ended: {told(result)}"
