@@ -20,8 +20,8 @@ from time import perf_counter
 import anyio
 
 from streamagent import Message, SessionBusy
+from streamagent.holding import LEASE
 from streamagent.records import Owner
-from streamagent.runtime import LEASE
 from streamagent.stores.postgres import PostgresStore
 from streamagent.watch import POLL
 from streamagent.worker import SPREAD

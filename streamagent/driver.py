@@ -14,11 +14,11 @@ from .errors import HandedOver, LeaseLost, SessionBusy, SessionError
 from .lineage import Lineage
 from .loop import open_run
 from .message import Message
+from .opening import Opening
 from .pipeline import Chain
 from .plan import Plan
-from .prompts import answer_to
 from .reply import Reply
-from .resume import find, is_left_open, look_back
+from .resume import is_left_open
 from .run import Run
 from .settle import Cause
 from .tasks import RunTasks
@@ -58,12 +58,11 @@ class RunReply(Reply):
     ) -> None:
         self._runtime = runtime
         self._session = session
-        self._plan = plan
         self._prompt = prompt
         self._rest = rest
         self._client_key = client_key
         self._previous = previous
-        self._lineage = lineage
+        self._opening = Opening(runtime=runtime, session=session, plan=plan, lineage=lineage)
         self._begun = False
         self._run: Run | None = None
         self._chain: Chain | None = None
@@ -97,7 +96,7 @@ class RunReply(Reply):
     @property
     def is_root(self) -> bool:
         """It is no sub-agent's."""
-        return self._lineage is None
+        return self._opening.lineage is None
 
     @property
     def running(self) -> Run | None:
@@ -230,33 +229,19 @@ class RunReply(Reply):
             await self._open_run()
         else:
             self._replayed = self._prompt
-            self._chain = await self._replay(self._prompt)
+            self._chain = await self._opening.replay(self._prompt)
 
     async def _open_run(self) -> None:
         """Take the session over, settle what an earlier run left, and build the chain."""
-        store, session, plan = self._runtime.store, self._session, self._plan
-        lineage = self._lineage or Lineage.root(max_depth=plan.max_depth, max_children=plan.max_children)
-        self._deadline = lineage.deadline
-        if plan.timeout is not None:
-            self._deadline = min(self._deadline, current_time() + plan.timeout)
-        fence = self._fence = self._fence or await self._runtime.holding.acquire(session)
-        asks = self._prompt is not None and self._replayed is None
-        repeatable, model = plan.pipeline.repeats, plan.model.name
-        found = await find(store, session, fence=fence, asks=asks, repeatable=repeatable, model=model)
-        self._rows.extend(found.rows)
-        if self._replayed is not None and found.cut is None:  # it is given up, and others' prompts are not for this one
-            return
-        tasks = RunTasks(self._runtime.tasks, self.fail)
-        self._run = run = Run(session, store, fence, plan, tasks, self._deadline, left=found.left, cut=found.cut)
-        run.started, run.lineage, run.starter = found.started, lineage, self._runtime.start_child
-        run.leaving = self._leaving
-        self._chain = await open_run(self._run)
-
-    async def _replay(self, prompt: Message) -> Chain:
-        """Show a prompt and its stored answer, by the stages that change what is shown."""
-        chain = Chain(self._runtime.store.read(self._session, after=(prompt.sequence or 1) - 1))
-        await chain.extend([answer_to(prompt), *self._plan.pipeline.shown], self._runtime.bare_run(self._session))
-        return chain
+        self._fence = self._fence or await self._runtime.holding.acquire(self._session)
+        again = self._replayed is not None
+        asks = self._prompt is not None and not again
+        self._run, rows = await self._opening.begin(self._fence, asks=asks, again=again, fail=self.fail)
+        self._rows.extend(rows)
+        if self._run is not None:
+            self._run.leaving = self._leaving
+            self._deadline = self._run.deadline
+            self._chain = await open_run(self._run)
 
     def fail(self, error: BaseException) -> None:
         """Take the failure of a background task: it ends the run here."""
@@ -268,7 +253,7 @@ class RunReply(Reply):
     async def _next_run(self) -> None:
         """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
         run, prompt = self._run, self._prompt
-        if run is None and await self._was_cut():
+        if run is None and self._replayed is not None and await self._opening.was_cut(self._replayed):
             await self._open_run()
             if self._run is not None:
                 return
@@ -285,13 +270,6 @@ class RunReply(Reply):
         if await self._left("ended"):
             self._run = self._chain = self._last = self._fence = None
             self._deadline = math.inf
-
-    async def _was_cut(self) -> bool:
-        """Tell whether the prompt that was shown again is that of a run whose process died: it is gone on with."""
-        prompt, store = self._replayed, self._runtime.store
-        if prompt is None or (await store.unfinished(self._session)).at_rest:
-            return False
-        return prompt.id == (await look_back(store, self._session)).prompt
 
     def _hurries(self) -> bool:
         return self._run is not None and self._run.hurries

@@ -222,6 +222,13 @@ class Process:
         self.replies[id_] = self.sessions[id_].ask(prompt, client_key=key), shown
         await self.read(id_, limit)
 
+    async def send(self, prompt):
+        """Send, which cuts a reply that was left in the middle; nobody reads on in it."""
+        reply, _ = self.replies.get("s", (None, None))
+        if reply is not None and not (reply.driven or reply.done):
+            del self.replies["s"]
+        await self.sessions["s"].send(prompt)
+
     async def resume(self, limit):
         """Go on with what was decided, or what waits."""
         shown = Shown()

@@ -29,6 +29,7 @@ COLUMN = [
     "run",
     "loop",
     "ending",
+    "opening",
     "driver",
     "duplex",
     "watch",

@@ -86,7 +86,7 @@ class LifeInAFile(Life):
     def send(self, who, turns, limit):
         process = self.at(who)
         process.model.turns = turns
-        self.do(process, process.session("s").send, self.new_prompt("send"))
+        self.do(process, process.send, self.new_prompt("send"))
         if not process.receiving:
             self.do(process, process.receive, limit)
 

@@ -38,6 +38,6 @@ async def test_cut_by_a_kill_on_sqlite(tmp_path):
 
 
 async def test_cut_by_a_kill_twice_on_sqlite(tmp_path):
-    async with open_matrix(str(tmp_path / "s.db"), tmp_path) as matrix:
+    async with open_matrix(str(tmp_path / "s.db"), tmp_path, lag=LAG) as matrix:
         points = await matrix.by_kill(first="tool stock 1 after", step=STEP or 10)
     assert report("by kill, twice", "sqlite", points) >= LEAST
