@@ -253,10 +253,8 @@ class RunReply(Reply):
     async def _next_run(self) -> None:
         """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
         run, prompt = self._run, self._prompt
-        if run is None and self._replayed is not None and await self._opening.was_cut(self._replayed):
-            await self._open_run()
-            if self._run is not None:
-                return
+        if run is None and self._replayed is not None and await self._goes_on(self._replayed):
+            return
         if run is not None and run.left_off:
             await self._finish("handover")
             return
@@ -270,6 +268,16 @@ class RunReply(Reply):
         if await self._left("ended"):
             self._run = self._chain = self._last = self._fence = None
             self._deadline = math.inf
+
+    async def _goes_on(self, prompt: Message) -> bool:
+        """Go on with the run whose prompt was shown again, if its process died in it."""
+        try:
+            if await self._opening.was_cut(prompt):
+                await self._open_run()
+        except BaseException as error:
+            await self._finish("error", error)
+            raise
+        return self._run is not None
 
     def _hurries(self) -> bool:
         return self._run is not None and self._run.hurries

@@ -146,14 +146,9 @@ class Unfinished:
     @property
     def at_rest(self) -> bool:
         """The last run came to its end, if only because its last calls wait for an approval."""
-        if self.open or self.cut or self.resumes or not (self.last is None or self.last.is_final):
+        if self.open or self.cut or not (self.last is None or self.last.is_final):
             return False
         return not self.approvals or (self.last is not None and (self.last.query or {}).get("reason") == "paused")
-
-    @property
-    def resumes(self) -> bool:
-        """A turn was closed whose process died, and the run goes on with another attempt at it."""
-        return self.last is not None and (self.last.query or {}).get("cut") == "resumed"
 
     @property
     def paused(self) -> bool:

@@ -142,7 +142,10 @@ async def find(  # noqa: PLR0913 - all by keyword
     """
     left = await store.unfinished(session)
     if left.approvals and asks and await undecided(store, session, left.approvals):
-        return await _closed(store, session, fence, "superseded", left)
+        # What was at work is closed as after every crash, and only what waits is superseded.
+        closed = [] if left.at_rest else (await _closed(store, session, fence, "crashed", left)).rows
+        found = await _closed(store, session, fence, "superseded", await store.unfinished(session) if closed else left)
+        return replace(found, rows=[*closed, *found.rows])
     if left.at_rest:
         return Found(left=left)
     if left.crashes >= CRASHES:

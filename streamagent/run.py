@@ -166,8 +166,9 @@ class Run:
         fresh: dict[str, Any] = {"outcomes": {}, "decided": {}, "bounds": [], "again": None, "turn": None}
         fresh |= {"interrupted": self.pressed or "", "pressed": None, "begun": False}
         fresh |= {"cut": None, "started": {}}
-        # An answer that was complete counts, also when its calls were cut.
-        fresh["number"] = self.number + (self.turn is not None and self.turn.stop not in (None, self.stop))
+        # An answer that was complete counts, also when its calls were cut; behind the last word begins something new.
+        stop = None if self.turn is None or self.turn.stop is self.stop else self.turn.stop
+        fresh["number"] = self.number + (stop is not None and not stop.is_final)
         fresh["since"] = None if self.first is None else self.first - 1
         return replace(self, tasks=tasks, left=NOTHING, **fresh)
 

@@ -163,7 +163,6 @@ def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], sa
     stop = {"reason": "paused", "approvals": [row.id for row in left.approvals]} if paused else _STOPS[cause]
     rows = [*(_expired(request, cause) for request in requests), *rows]
     failed = left.last is not None and left.last.is_final and (left.last.query or {}).get("reason") not in ENDED_WELL
-    failed &= not left.resumes
     return rows if failed and not left.calls else [*rows, Message.stop(**{**stop, **said})]  # it has its last word
 
 

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import anyio
 import pytest
 
 from streamagent import Agent, MemoryStore, Message, Pipeline, Runtime, persist, rate_limit, tool, tool_dispatch
 from streamagent.calls import Output, ToolContext
+from streamagent.errors import StoreFull
 from streamagent.records import Owner
 from streamagent.resume import CRASHES, Cut, look_back
 from streamagent.stages.budget import budget
@@ -321,3 +323,64 @@ async def test_limits_count_what_was_before_without_what_is_superseded(stage, re
     await leave(shop.store, PROMPT, said, CALL, *([] if superseded else [CALLED, result(CALL)]))
     shown, _ = await shop.go_on()
     assert shown.reason == ("stop" if superseded and reason != "budget" else reason)  # an attempt is paid for
+
+
+async def test_a_call_that_ran_beside_one_that_waits_is_not_called_unexecuted():
+    """What the simulation found at seed 1678."""
+    shop = Shop(answer("Yes."))
+    waits = call("pay", "c2", amount=1)
+    request = Message(role="tool", type="approval", query={"tool": "pay", "id": "c2", "call": waits.id, "args": {}})
+    await leave(shop.store, PROMPT, CALL, waits, CALLED, request, begun=[CALL])
+    _, rows = await shop.go_on("Something else?")
+    told = {row.query["id"]: row for row in rows if row.type == "tool_result"}
+    assert told["c1"].content == UNKNOWN
+    assert told["c2"].query["cut"] == "superseded"
+
+
+async def test_a_resumption_that_fails_ends_the_reply():
+    """What the simulation found at seed 1011: the session stayed its own, and a served one waited for ever."""
+
+    class Full(MemoryStore):
+        full = False
+
+        async def write(self, session, fragments, *, fence):
+            if self.full:
+                raise StoreFull("no space")
+            return await super().write(session, fragments, fence=fence)
+
+    shop = Shop(answer("Whole."))
+    shop.store = Full()
+    await leave(shop.store, PROMPT, TEXT)
+    async with Runtime(store=shop.store) as runtime, shop.agent.session("s", runtime=runtime) as session:
+        shop.store.full = True
+        with pytest.raises(StoreFull):
+            await session.ask("Go.", client_key="key of Go.")
+        assert "s" not in runtime.active
+        shop.store.full = False
+        assert (await session.resume()).text == "Whole."
+
+
+async def test_an_interruption_behind_an_answer_gives_no_turn_more():
+    """A run whose turns are used up ends with the interruption; what was said for it is the next prompt."""
+    agent, started = Agent(ScriptedModel(calls(call("wait"))), tools=[wait], max_turns=1), anyio.Event()
+    async with agent.session("s") as session, anyio.create_task_group() as tasks:
+
+        async def steer():
+            await started.wait()
+            await session.steer("Stop!", interrupt=True)
+
+        tasks.start_soon(steer)
+        shown = []
+        async for message in session.ask("Go."):
+            shown.append(message)
+            if message.type == "stop":
+                started.set()
+        assert (shown[-1].query["cut"], len(agent.model.contexts)) == ("interrupted", 1)
+        agent.model.turns = [answer("Stopped.")]
+        assert (await session.resume()).text == "Stopped."
+
+
+@tool(timeout=None)
+async def wait() -> str:
+    """Wait."""
+    await anyio.sleep_forever()

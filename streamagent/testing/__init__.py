@@ -25,6 +25,7 @@ from .scripted import text as text
 from .simulation import Simulation as Simulation
 from .simulation import SimulationFailed as SimulationFailed
 from .simulation import simulate as simulate
+from .simulation import simulate_resuming as simulate_resuming
 from .stages import check_stage as check_stage
 from .watched import faulty as faulty
 from .watched import watched as watched

@@ -110,6 +110,7 @@ class Evidence:
         streamed: Tools whose results open when they begin, in whatever order.
         gated: Tools that need an approval.
         retry_safe: Tools that may run once more after a crash.
+        reconciled: Tools that know after a crash what came of a call, whoever did it.
         reread: What was read after some of the rows, by their sequence.
         usage: What the store sums up.
         max_turns: How many turns a prompt or follow-up may take.
@@ -132,6 +133,7 @@ class Evidence:
     streamed: frozenset[str] = frozenset()
     gated: frozenset[str] = frozenset()
     retry_safe: frozenset[str] = frozenset()
+    reconciled: frozenset[str] = frozenset()
     reread: Mapping[int, Sequence[Message]] = field(default_factory=dict)
     usage: Usage | None = None
     max_turns: float = math.inf

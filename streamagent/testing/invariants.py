@@ -113,7 +113,8 @@ def i5(e: Evidence) -> Problems:
         if result is None or cut_of(result) == "forked":
             continue
         denies = result.content.startswith("Not executed") and not repeats  # else an attempt is superseded as a whole
-        if times if denies else not (times or fact(result, "is_error")):
+        known = fact(result, "is_error") or (e.crashed and fact(row, "tool") in e.reconciled)
+        if times if denies else not (times or known):
             yield f"ran {times} times, and does not say that: {told(result)}"
         if cut_of(result) == "crashed" and not e.crashed:
             yield f"no process ended: {told(result)}"
@@ -242,7 +243,8 @@ def i19(e: Evidence) -> Problems:
     fences = {write.id: write.fence for write in reversed(e.writes)}
     for before, row in zip([None, *e.rows], e.rows, strict=False):
         same_run = before is not None and fences.get(before.id) == fences.get(row.id)
-        if not same_run or (is_prompt(row) and lane_of(row) not in ("steer", "feedback")):
+        anew = before is not None and is_final(before) and not cut_of(before) and lane_of(row) == "steer"
+        if not same_run or (is_prompt(row) and (anew or lane_of(row) not in ("steer", "feedback"))):
             turns = calls = 0
         turns += row.type == "stop" and fact(row, "reason") in TURN_ENDS
         calls += row.type == "tool_call"

@@ -7,13 +7,14 @@ import pytest
 
 from streamagent import Agent, tool
 from streamagent.calls import ToolContext
-from streamagent.testing import SimulationFailed, simulate
+from streamagent.testing import SimulationFailed, simulate, simulate_resuming
 
-from .test_simulation import AGENT, TOOLS
+from .test_simulation import AGENT, TOOLS, look_up
 
 SEEDS = int(os.environ.get("STREAMAGENT_SEEDS", "2000"))
 FIRST = int(os.environ.get("STREAMAGENT_FIRST_SEED", "0"))
 BLOCKS = 8  # half of them in each of two files: a file is what a worker of the suite takes
+STEADY = 10  # one of so many is lived through twice, with and without deaths
 TEAMS = 20  # one of so many seeds is a life with sub-agents, which takes several times as long
 
 sent = Counter()
@@ -30,17 +31,33 @@ HELPER = Agent("mock", tools=[send], name="helper", description="Helps.")
 TEAM = Agent("mock", tools=[*TOOLS, HELPER.as_tool()])
 
 
+@tool(retry_safe=True, requires_approval=True)
+async def reserve(product: str) -> str:
+    """Reserve a product; once more does no harm."""
+    return f"reserved {product}"
+
+
+@tool(reconcile=lambda asked: f"booked {asked.args['product']}")
+async def book(product: str) -> str:
+    """Book a product; the tool knows what came of a call."""
+    return f"booked {product}"
+
+
+RESUMED = Agent("mock", tools=[look_up, reserve, book])
+TIMEOUT = pytest.mark.timeout(max(120, SEEDS))
+
+
 def failures(block):
     """Live through the seeds of a block; return what they failed of."""
     found = []
     for number, seed in enumerate(range(FIRST + block, FIRST + SEEDS, BLOCKS)):
         sent.clear()
         try:
-            simulate(AGENT if number % TEAMS else TEAM, seed=seed)
+            if number % STEADY == 1:
+                simulate_resuming(RESUMED, seed=seed)
+            else:
+                simulate(AGENT if number % TEAMS else TEAM, seed=seed)
         except SimulationFailed as failure:
             found.append(str(failure))
         found += [f"seed {seed}: {key} was sent {times} times" for key, times in sent.items() if times > 1]
     return found
-
-
-TIMEOUT = pytest.mark.timeout(max(120, SEEDS))

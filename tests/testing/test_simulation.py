@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
 from streamagent import Agent, ConfigError, MemoryStore, Pipeline, compact, persist, tool, tool_dispatch
-from streamagent.testing import ScriptedModel, SimulationFailed, answer, call, calls, simulate
+from streamagent.testing import ScriptedModel, SimulationFailed, answer, call, calls, simulate, simulate_resuming
 from streamagent.testing.simulation import FAULTS
 
 ROOT = Path(__file__).parents[2]
@@ -145,3 +146,16 @@ def test_what_is_accepted_and_never_answered_is_found():
 def test_what_it_does_not_know_is_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         simulate(AGENT, seed=1, **options)
+
+
+def test_another_answer_after_a_death_is_found():
+    """I12."""
+
+    async def told(stream, run):
+        async for message in stream:
+            yield replace(message, query={**message.query, "fence": run.fence}) if message.type == "stop" else message
+
+    agent = Agent("mock", pipeline=Pipeline(reply=[told, persist()]))
+    with pytest.raises(SimulationFailed, match="I12: --- uncut"):
+        for seed in range(10):
+            simulate_resuming(agent, seed=seed)

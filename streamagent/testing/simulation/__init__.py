@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -23,12 +23,15 @@ from streamagent.protocols import Model, Store
 from streamagent.stores.memory import MemoryStore
 from streamagent.testing.clock import run_in_virtual_time, seeded_schedule
 from streamagent.testing.points import leaves
+from streamagent.testing.same import same_rows
 
 from .model import RechunkedModel, SeededModel
 from .programs import life
+from .resuming import SteadyModel, answered
 from .world import FAULTS as FAULTS
 from .world import World
 
+Life = Callable[[World, Sequence[str]], Awaitable[list[Message]]]
 PROMPTS = ("How many are left?", "Do it.", "And then?")
 ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -120,18 +123,49 @@ def simulate(  # noqa: PLR0913 - all by keyword
     _check(prompts, faults)
     dice = Random(seed)  # noqa: S311 - to be repeated, not to be secret
     answers = SeededModel(dice) if model is None else RechunkedModel(model, dice)
-    world = World(agent, answers, make_store(), dice, faults)
+    return _live(life, seed, World(agent, answers, make_store(), dice, faults), prompts)
+
+
+def simulate_resuming(agent: Agent, *, seed: int, prompts: Sequence[str] = PROMPTS) -> Simulation:
+    """Live through one life twice, once with processes that die; the rows are the same, as `same_rows` compares (I12).
+
+    The model improvises by what it is asked, so that the same request has the same answer. Each tool must be
+    `retry_safe`, or know by its `reconcile` what came of a call, and answer the same for the same arguments.
+
+    Args:
+        agent: Whose stages, tools and limits are tried.
+        seed: Decides what is said, and where processes die: twice for each prompt at most, so that none is given up.
+        prompts: What users ask, one after the other; calls that need an approval are approved.
+
+    Returns:
+        What came of the life with deaths.
+
+    Raises:
+        SimulationFailed: The rows are others, or as of `simulate`.
+        ConfigError: Nothing to ask, or trio is missing.
+    """
+    _check(prompts, ())
+    worlds = [World(agent, SteadyModel(seed), MemoryStore(), Random(seed), faults) for faults in ((), ("crash",))]  # noqa: S311
+    uncut, cut = (_live(answered, seed, world, prompts) for world in worlds)
+    try:
+        same_rows(cut.rows, uncut.rows)
+    except AssertionError as error:
+        raise SimulationFailed(seed, AssertionError(f"I12: {error}"), worlds[1]) from error
+    return cut
+
+
+def _live(life: Life, seed: int, world: World, prompts: Sequence[str]) -> Simulation:
     with ExitStack() as stack:
         for context in (seeded_schedule(seed), _in_one_thread(), _quiet()):
             stack.enter_context(context)
         try:
-            rows = run_in_virtual_time(_in_store, world, prompts)
+            rows = run_in_virtual_time(_in_store, life, world, prompts)
         except Exception as error:
             raise SimulationFailed(seed, error, world) from error
     return Simulation(seed=seed, rows=rows, points=world.points, faults=world.done)
 
 
-async def _in_store(world: World, prompts: Sequence[str]) -> list[Message]:
+async def _in_store(life: Life, world: World, prompts: Sequence[str]) -> list[Message]:
     async with world.store:
         return await life(world, prompts)
 

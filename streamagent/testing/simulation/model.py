@@ -46,10 +46,11 @@ class SeededModel:
         problems = [text for request in provider_requests(given).items() for text in lint(*request)]
         if problems and not _is_anothers(given):
             raise AssertionError("I4: " + "; ".join(problems))
-        for message in self._turn(given, tools):
+        for message in self.turn(given, tools):
             yield message
 
-    def _turn(self, given: Sequence[Message], tools: Sequence[ToolSpec]) -> Iterator[Message]:
+    def turn(self, given: Sequence[Message], tools: Sequence[ToolSpec]) -> Iterator[Message]:
+        """Improvise what is said at once."""
         dice, name = self._dice, self._dice.choice(NAMES)
         if dice.random() < 0.3:  # noqa: PLR2004
             signature = {"thinking_blocks": [SIGNED + name.rpartition("/")[2]]}

@@ -65,7 +65,7 @@ async def _series(world: World, prompts: Sequence[str], numbers: Iterator[int]) 
     left = world.dice.randrange(1, 4)
     for _ in range(LIVES):
         process = Process(world, next(numbers))
-        async with _process(world, process) as client:
+        async with process_of(world, process) as client:
             await _work(world, client, prompts)
         await world.look()
         if process.alive:
@@ -83,7 +83,7 @@ async def _work(world: World, client: Client, prompts: Sequence[str]) -> None:
         except SessionBusy:
             await sleep(LEASE * world.dice.random())
         except EXPECTED:
-            pass  # as `_process` says
+            pass  # as `process_of` says
         if not client.alive:
             return
         world.deaths = 0
@@ -96,12 +96,12 @@ async def _after(world: World, dead: Process, other: Process, prompts: Sequence[
     else:
         await sleep(2 * LEASE * world.dice.random())
     if world.dice.random() < 0.5:  # noqa: PLR2004
-        async with _process(world, other) as client:
+        async with process_of(world, other) as client:
             await client.say(prompts)
 
 
 @asynccontextmanager
-async def _process(world: World, process: Process) -> AsyncIterator[Client]:
+async def process_of(world: World, process: Process) -> AsyncIterator[Client]:
     """Run a process; its death, and what it was refused, end here."""
     try:
         async with (
@@ -123,7 +123,7 @@ async def _process(world: World, process: Process) -> AsyncIterator[Client]:
 
 async def _drain(world: World, process: Process, prompts: Sequence[str]) -> None:
     for _ in range(DRAINS):
-        async with _process(world, process) as client:
+        async with process_of(world, process) as client:
             if world.dice.random() < 0.5:  # noqa: PLR2004 - what was cut is gone on with, or over
                 await client.resume(prompts)
             await client.ask(prompts)
@@ -158,6 +158,16 @@ class Client:
         """Do what the dice say."""
         actions = [self.ask] * 6 + [self.ask_again, self.follow_up, self.resume, self.serve]
         await self._do(actions, prompts)
+
+    async def ask_until_done(self, prompt: str, key: str) -> None:
+        """Ask, and approve what is asked about, until the answer is over."""
+        await self._read(self._session.ask(prompt, client_key=key), Shown(key=key, prompt=prompt))
+        while True:
+            for approval in await self._session.pending():
+                await self._session.approve(approval)
+            await self.resume(())  # also what was decided before a death
+            if not await self._session.pending():
+                return
 
     async def go_on(self, prompts: Sequence[str]) -> None:
         """Do what one does when a process has died."""

@@ -116,6 +116,7 @@ class World:
             streamed=frozenset(self.log.streamed),
             gated=frozenset(tool.spec.name for tool in tools if getattr(tool, "requires_approval", False) is True),
             retry_safe=frozenset(tool.spec.name for tool in tools if getattr(tool, "retry_safe", False)),
+            reconciled=frozenset(tool.spec.name for tool in tools if getattr(tool, "reconcile", None) is not None),
             max_turns=self.agent.plan.max_turns,
         )
 
