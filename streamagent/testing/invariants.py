@@ -244,7 +244,8 @@ def i19(e: Evidence) -> Problems:
         same_run = before is not None and fences.get(before.id) == fences.get(row.id)
         if not same_run or (is_prompt(row) and lane_of(row) not in ("steer", "feedback")):
             turns = calls = 0
-        turns += row.type == "stop" and fact(row, "reason") in TURN_ENDS
+        given_up = (fact(row, "error") or {}).get("kind") == "poison"  # for an earlier process, by whoever came next
+        turns += row.type == "stop" and fact(row, "reason") in TURN_ENDS and not given_up
         calls += row.type == "tool_call"
         if turns > e.max_turns or calls > e.max_calls:
             yield f"turn {turns} and call {calls} of a prompt: {told(row)}"
