@@ -142,10 +142,9 @@ async def find(  # noqa: PLR0913 - all by keyword
     """
     left = await store.unfinished(session)
     if left.approvals and asks and await undecided(store, session, left.approvals):
-        # What was at work is closed as after every crash, and only what waits is superseded.
-        closed = [] if left.at_rest else (await _closed(store, session, fence, "crashed", left)).rows
-        found = await _closed(store, session, fence, "superseded", await store.unfinished(session) if closed else left)
-        return replace(found, rows=[*closed, *found.rows])
+        gone = Found() if left.at_rest or left.forked else await _closed(store, session, fence, "crashed", left)
+        found = await _closed(store, session, fence, "superseded", await store.unfinished(session))
+        return replace(found, rows=[*gone.rows, *found.rows])
     if left.at_rest:
         return Found(left=left)
     if left.crashes >= CRASHES:

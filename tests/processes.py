@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 
 from anyio import EndOfStream, Event
-from anyio.lowlevel import checkpoint
 
 from streamagent import Agent, Pipeline, Runtime, persist, tool_dispatch
 from streamagent.approvals import Verdict
 from streamagent.calls import ToolSpec
 from streamagent.errors import ApprovalGone, ApprovalNotFound, ConflictError, LeaseLost, SessionBusy, ToolError
-from streamagent.message import Message, new_id
-from streamagent.testing.checking import provider_requests
-from streamagent.testing.evidence import Effect, Shown, cut_of
-from streamagent.testing.lint import SIGNED, lint
+from streamagent.testing.evidence import Effect, Shown
+from tests.improviser import Improviser
 from tests.world import World
 
 MAX_TURNS = 4
@@ -90,51 +86,6 @@ class Deed:
         for piece in ("a", "b", "c"):
             yield piece
         effect.outcome = "returned"
-
-
-def messages(spec):
-    """Write a turn out."""
-    signature = {"thinking_blocks": [SIGNED + spec["model"].rpartition("/")[2]]}
-    if spec["reasoning"]:
-        yield Message(type="reasoning", content="hm", query={"provider": signature})
-    id_ = new_id()
-    for number in range(spec["text"]):
-        yield Message(id=id_, content=f"text {number} ", more=number + 1 < spec["text"])
-    for number, name in enumerate(spec["calls"]):
-        opened = Message(type="tool_call", content="{", more=True)
-        yield opened
-        yield replace(opened, content="}", more=False, query={"tool": name, "id": f"c{number}", "args": {}})
-    if spec["end"] == "error":
-        yield Message.stop("error", error={"kind": "provider_error", "message": "no", "retryable": False})
-    elif spec["end"] != "silent":
-        well = "tool_calls" if spec["calls"] else "stop"
-        yield Message.stop("length" if spec["end"] == "length" else well, model=spec["model"])
-
-
-class Improviser:
-    """A model that plays the turns which it was given last, then a plain answer."""
-
-    name = "scripted"
-
-    def __init__(self, gate):
-        self.turns = []
-        self._gate = gate
-
-    async def stream(self, context, *, tools=(), settings=None, deadline=None):
-        given = [message async for message in context]
-        wrong = [text for item in provider_requests(given).items() for text in lint(*item)]
-        if any(message.type == "stop" and cut_of(message) == "crashed" for message in given):
-            wrong = [text for text in wrong if "data of" not in text]  # a killed process cannot say which model it was
-        assert not wrong, (wrong, given)
-        plain = {"model": "scripted", "reasoning": False, "text": 1, "calls": [], "end": "well"}
-        spec = self.turns.pop(0) if self.turns else plain
-        for message in messages(spec):
-            await checkpoint()
-            if message.type == "stop" and spec["end"] == "waits":
-                await self._gate.wait()
-            if message.type == "stop" and spec["end"] == "raises":
-                raise RuntimeError("a bug")
-            yield message
 
 
 class Process:

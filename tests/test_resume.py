@@ -295,6 +295,20 @@ async def test_a_paused_session_is_left_as_it_is():
     assert (len(shown), rows[-1].query["reason"]) == (0, "paused")
 
 
+@pytest.mark.parametrize("done", [None, result(CALL, "sent before")], ids=["begun", "finished"])
+async def test_who_asks_something_else_than_a_pause_waits_for_hears_what_became_of_its_other_calls(done):
+    gated = call("ship", "c2", product="jug")
+    query = {"tool": "ship", "id": "c2", "call": gated.id, "args": {"product": "jug"}}
+    asked = Message(role="tool", type="approval", query=query)
+    shop = Shop(answer("Yes."))
+    await leave(shop.store, PROMPT, CALL, gated, CALLED, asked, begun=[CALL], done=done)
+    _, rows = await shop.go_on("Are you there?")
+    told = {row.query["call"]: (row.content, row.query.get("cut")) for row in rows if row.type == "tool_result"}
+    assert told[CALL.id] == ((UNKNOWN, "crashed") if done is None else ("sent before", None))
+    assert told[gated.id][1] == "superseded"
+    assert [row.query["reason"] for row in rows if row.type == "stop"] == ["tool_calls", "paused", "superseded", "stop"]
+
+
 async def test_a_decision_that_came_when_nobody_lived_is_heeded():
     shop = Shop(calls(CALL), answer("It is sent."), requires_approval=True)
     await shop.go_on("Go.")

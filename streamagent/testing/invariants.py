@@ -246,7 +246,8 @@ def i19(e: Evidence) -> Problems:
         anew = before is not None and is_final(before) and not cut_of(before) and lane_of(row) == "steer"
         if not same_run or (is_prompt(row) and (anew or lane_of(row) not in ("steer", "feedback"))):
             turns = calls = 0
-        turns += row.type == "stop" and fact(row, "reason") in TURN_ENDS
+        given_up = (fact(row, "error") or {}).get("kind") == "poison"  # for an earlier process, by whoever came next
+        turns += row.type == "stop" and fact(row, "reason") in TURN_ENDS and not given_up
         calls += row.type == "tool_call"
         if turns > e.max_turns or calls > e.max_calls:
             yield f"turn {turns} and call {calls} of a prompt: {told(row)}"
