@@ -12,7 +12,7 @@ import pytest
 from streamagent.errors import LeaseLost, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUncertain
 from streamagent.message import Message
 from streamagent.records import Owner
-from streamagent.stores import _postgres_connection
+from streamagent.stores import _postgres_connection, _postgres_notices
 from streamagent.stores.postgres import PostgresStore
 from streamagent.testing.contract.rows import LONG, contents, rows, text
 from tests.conftest import BACKENDS
@@ -36,6 +36,12 @@ def anyio_backend():
 def proxy(postgres):
     with open_proxy(postgres.port) as proxy:
         yield proxy
+
+
+@pytest.fixture(autouse=True)
+def _no_notices(monkeypatch):
+    """Tell nobody what was committed: that takes a connection, and what a proxy does to it is not meant for it."""
+    monkeypatch.setattr(_postgres_notices, "PAUSE", 1000.0)
 
 
 @pytest.fixture(autouse=True)
