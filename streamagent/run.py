@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .approvals import refuse_strange
+from .attempts import latest
 from .calls import Child, Output
 from .errors import ConfigError
 from .hooks import lane_of
@@ -213,7 +214,7 @@ class Run:
     def source(self) -> Stream:
         """Give what the next turn is about: the stored messages, or once what `prepare_next_turn` has given."""
         given, self.context = self.context, None
-        return self.store.read(self.session) if given is None else each(given)
+        return latest(self.store.read(self.session)) if given is None else each(given)
 
     async def start_call(self, call: str) -> int:
         """Commit that a call's tool is about to run."""

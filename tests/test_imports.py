@@ -47,7 +47,7 @@ LAYERS = [
     {"message", "calls", "cancellation", "waiting"},
     {"records"},
     {"protocols"},
-    {"hooks", "duties"},
+    {"hooks", "duties", "attempts"},
     {"prompts"},
     {"_core", "reply"},
     {"structured", "attachments", "approvals", "archive"},

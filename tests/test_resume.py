@@ -339,6 +339,30 @@ async def test_limits_count_what_was_before_without_what_is_superseded(stage, re
     assert shown.reason == ("stop" if superseded and reason != "budget" else reason)  # an attempt is paid for
 
 
+async def test_a_call_that_goes_on_after_a_crash_is_no_repetition_of_itself():
+    shop = Shop(stages=[repetition_guard(2)])
+    await leave(shop.store, PROMPT, CALL, CALLED)
+    shown, _ = await shop.go_on()
+    assert (shown.reason, shown.text, len(shop.done)) == ("stop", "It is sent.", 1)
+
+
+async def test_context_stages_and_the_model_read_the_latest_attempt_alone():
+    """Also of messages that were complete when the process died, and carry no mark of their own."""
+    read = []
+
+    async def look(stream):
+        async for message in stream:
+            read.append((message.type, message.content))
+            yield message
+
+    shop = Shop(answer("Whole."))
+    shop.agent = Agent(shop.model, pipeline=Pipeline(context=[look], reply=[persist()]))
+    await leave(shop.store, PROMPT, replace(TEXT, more=False), CALL, replace(TEXT, id="another"))
+    await shop.go_on()
+    assert read == [("text", "Go.")]
+    assert [message.content for message in shop.model.contexts[0]] == ["Go."]
+
+
 async def test_a_call_that_ran_beside_one_that_waits_is_not_called_unexecuted():
     """What the simulation found at seed 1678."""
     shop = Shop(answer("Yes."))

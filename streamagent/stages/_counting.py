@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streamagent.attempts import latest
 from streamagent.message import Message
 from streamagent.protocols import RunContext, Stream
 
@@ -28,19 +30,15 @@ async def earlier(run: RunContext) -> Stream:
     """Give the rows of a run that goes on after a pause or an interruption, so that its limits hold."""
     if run.since is None:
         return
-    turn: list[Message] = []  # without content: a turn has a few rows
-    async for row in run.store.read(run.session, after=run.since):
-        if row.role == "assistant" and row.type != "stop":
-            turn.append(replace(row, content=""))
-            continue
-        if (row.query or {}).get("cut") != "resumed":  # else another attempt supersedes it
-            for said in turn:
-                yield said
-        if row.type == "stop" or (row.query or {}).get("cut") != "resumed":
-            turn.clear()
+    async for row in latest(_heads(run), stops=True):
         yield row
-    for said in turn:
-        yield said
+
+
+async def _heads(run: RunContext) -> Stream:
+    """Give these rows without what is said in them: they are only counted, and calls compared."""
+    async with aclosing(run.store.read(run.session, after=run.since or 0)) as rows:
+        async for row in rows:
+            yield row if row.type == "tool_call" else replace(row, content="")
 
 
 def limit_stop(reason: str, limit: Mapping[str, Any], last: Message | None = None, **more: Any) -> Message:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamagent import exactjson
+from streamagent.attempts import latest
 from streamagent.calls import ToolSpec
 from streamagent.errors import ConfigError, ModelError
 from streamagent.message import Message, each, fold
@@ -141,8 +142,8 @@ class _Panel:
         if not turn.said or not (reason == "stop" or (reason == "tool_calls" and self.calls)):
             return {}
         own = {message.id for message in turn.said}
-        rows = [row async for row in run.store.read(run.session) if row.id not in own]
-        stored = [row for row in fold(rows) if (row.query or {}).get("cut") not in ("superseded", "resumed")]
+        rows = [row async for row in latest(run.store.read(run.session)) if row.id not in own]
+        stored = [row for row in fold(rows) if (row.query or {}).get("cut") != "superseded"]
         told = {"passed": True, "pass_mark": self.pass_mark, "round": turn.round, "reviews": []}
         try:
             await self._ask([*stored, *fold(turn.said)], told)

@@ -42,7 +42,8 @@ def repetition_guard(times: int = 3) -> Stage:
             if message.type == "stop" and calls.repeated is not None:
                 yield limit_stop("repetition", {"repetitions": times, "tool": calls.repeated}, message)
                 return
-            yield calls.judge(message) if message.type == "tool_call" else message
+            new = message.type == "tool_call" and message.sequence is None  # else it was judged before the crash
+            yield calls.judge(message) if new else message
 
     return stage
 
