@@ -11,9 +11,8 @@ from streamagent.follow import Follow
 from streamagent.message import Message
 from streamagent.stores import _looks
 from streamagent.stores.sqlite import SqliteStore
+from streamagent.testing.contract.following import seen
 from streamagent.testing.contract.rows import LONG
-
-from .following import seen
 
 pytestmark = pytest.mark.anyio
 NEVER = 1_000_000.0  # seconds
