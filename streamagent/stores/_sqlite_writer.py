@@ -79,8 +79,8 @@ class SqliteWriter(Writer):
         return errors
 
     def _set_synchronous(self, db: sqlite3.Connection, batch: list[Operation]) -> None:
-        """Spare fragments that nobody waits for the fsync; the next one covers them."""
-        lagged = all(isinstance(operation, Lagged) for operation in batch)
+        """Spare the fsync what nobody waits for, and what is over when the machine stops; the next one covers it."""
+        lagged = all(operation.lives or isinstance(operation, Lagged) for operation in batch)
         wanted = "normal" if lagged else self._options.synchronous
         if wanted != self._synchronous:
             db.execute(f"PRAGMA synchronous = {wanted}")

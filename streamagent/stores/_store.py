@@ -109,11 +109,13 @@ class TableStore(Store):
 
     async def release(self, session: str, *, fence: int, unfinished: bool = False) -> None:
         """Hold the session no more; see `Store`."""
-        await self._writing().submit(session, lambda ledger: ledger.release(fence=fence, unfinished=unfinished))
+        await self._writing().submit(
+            session, lambda ledger: ledger.release(fence=fence, unfinished=unfinished), lives=True
+        )
 
     async def heartbeat(self, owner: Owner) -> None:
         """Say that an owner is alive; see `Store`."""
-        await self._writing().submit("", lambda ledger: ledger.hear(owner))
+        await self._writing().submit("", lambda ledger: ledger.hear(owner), lives=True)
 
     async def retire(self, owner: str) -> None:
         """Say that an owner is gone; see `Store`."""

@@ -29,6 +29,7 @@ class Operation:
     Args:
         session: The session.
         run: What to do; called again when the transaction is tried again. `None` to wait for what came before.
+        lives: It is of interest only as long as this process lives.
         mark: Names the transaction that it was part of, while it is not known what became of that.
     """
 
@@ -38,6 +39,7 @@ class Operation:
     result: Any = None
     error: Exception | None = None
     mark: Any = None
+    lives: bool = False
 
     def attempt(self, look_up: Callable[[str], TableLedger]) -> Exception | None:
         """Do it, inside a write transaction; return what it was refused with."""
@@ -133,12 +135,12 @@ class Writer(ABC):
     async def _transact(self, batch: list[Operation]) -> Sequence[Exception | None]:
         """Commit operations in one transaction; return what each of them was refused with."""
 
-    async def submit(self, session: str, run: Callable[[Ledger], Any]) -> Any:
+    async def submit(self, session: str, run: Callable[[Ledger], Any], *, lives: bool = False) -> Any:
         """Do something after all that was handed over of the session, and wait for its commit.
 
         A caller that is cancelled stops waiting; the operation is done all the same.
         """
-        operation = await self._hand_over(session, run)
+        operation = await self._hand_over(session, run, lives=lives)
         _raise(operation.error)
         return operation.result
 
@@ -210,10 +212,10 @@ class Writer(ABC):
         with move_on_after(self._next_due - current_time()):
             await self._wake.wait()
 
-    async def _hand_over(self, session: str, run: Callable[[Ledger], Any] | None) -> Operation:
+    async def _hand_over(self, session: str, run: Callable[[Ledger], Any] | None, *, lives: bool = False) -> Operation:
         self._check_open()
         check_name("session", session)
-        operation = Operation(session, run)
+        operation = Operation(session, run, lives=lives)
         self._release(session)
         self._queue.append(operation)
         self._wake.set()

@@ -12,6 +12,7 @@ import pytest
 
 from streamagent.errors import ConfigError, LeaseLost, MessageError, StoreError, StoreReadOnly, UnsupportedBackendError
 from streamagent.message import Message
+from streamagent.records import Owner
 from streamagent.stores.sqlite import SqliteStore
 from streamagent.testing.contract import StoreContract
 from streamagent.testing.contract.rows import KIB64, LONG, call_and_result, contents, rows, text
@@ -308,6 +309,13 @@ class TestSynchronous:
     async def test_full_syncs_what_somebody_waits_for_and_only_that(self, path, pragmas):
         await self.lagged_then_durable(path, "full")
         assert pragmas == [2, 1, 2]
+
+    async def test_who_holds_a_session_is_over_with_the_machine_and_needs_no_sync(self, path, pragmas):
+        async with SqliteStore(path) as store:
+            fence = await store.acquire("s", owner=Owner(id="a", ttl=1.0))
+            await store.heartbeat(Owner(id="a", ttl=1.0))
+            await store.release("s", fence=fence)
+        assert pragmas == [2, 1, 1]
 
     async def test_normal_never_syncs(self, path, pragmas):
         await self.lagged_then_durable(path, "normal")
