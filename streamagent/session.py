@@ -121,11 +121,7 @@ class Session(ObjectStream[Message]):
         duplex.wake(abandoned=self._reply)
 
     async def submit(self, prompt: Prompt, *, client_key: str | None = None) -> Message:
-        """Put a prompt into the durable inbox, for whichever worker is free; see `Runtime.submit`.
-
-        Raises:
-            SessionClosed: The session's block was left.
-        """
+        """Put a prompt into the durable inbox, for whichever worker is free; see `Runtime.submit`."""
         self._check_open()
         return await self._runtime.submit(self.id, prompt, client_key=client_key)
 
@@ -221,11 +217,7 @@ class Session(ObjectStream[Message]):
         return await approvals.grants(self._runtime.store, self.id)
 
     async def revoke(self, grant: str | Grant, *, by: str | None = None) -> None:
-        """End a grant, at once.
-
-        Args:
-            grant: What `grants` gave, or its id.
-            by: Who revokes it, for the record.
+        """End a grant that `grants` gave, or of this id, at once; `by` says who, for the record.
 
         Raises:
             ApprovalNotFound: The session has no such grant.
@@ -254,11 +246,7 @@ class Session(ObjectStream[Message]):
         return await self._runtime.cancel(self.id, reason=reason, timeout=timeout)
 
     def history(self, *, after: int = 0) -> Stream:
-        """Read the stored messages, with bounded memory; close it, or read it to its end.
-
-        Args:
-            after: Sequence after which to start.
-        """
+        """Read the stored messages after a sequence, with bounded memory; close it, or read it to its end."""
         return self._runtime.store.read(self.id, after=after)
 
     def follow(self, *, after: Place = None, live: bool = True, until: Until = None) -> Follow:

@@ -69,7 +69,8 @@ class Watch:
             return
         late = now >= self._beat + runtime.holding.owner.ttl
         try:
-            await runtime.store.heartbeat(runtime.holding.owner)
+            if runtime.active:  # else it holds nothing
+                await runtime.store.heartbeat(runtime.holding.owner)
             self._beat = now
             for session, reply in tuple(runtime.active.items()) if late else ():
                 await self._check(session, reply)

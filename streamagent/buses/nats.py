@@ -15,6 +15,8 @@ from anyio import move_on_after as within
 
 from streamagent.errors import ConfigError, UnsupportedBackendError
 
+from ._order import NatsOrder
+
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
@@ -32,31 +34,6 @@ PULL = 5.0  # seconds for which one request for an order stands at the server
 WAITING = 100_000  # such requests at once: one a worker
 MOST = 1_000_000  # orders that wait, one a session; the oldest are dropped beyond, and found by looking
 AGE = 3600.0  # seconds after which an order is dropped: whatever it was about was found by looking
-
-
-class NatsOrder:
-    """A message of the stream: until it is acknowledged it is somebody's, or comes again.
-
-    Args:
-        message: The message.
-        session: What it is about.
-    """
-
-    def __init__(self, message: Msg, session: str) -> None:
-        self._message = message
-        self.session = session
-
-    async def in_progress(self) -> None:
-        """Begin the time anew after which it is handed to somebody else."""
-        await _patiently(self._message.in_progress())
-
-    async def done(self) -> None:
-        """Acknowledge it."""
-        await _patiently(self._message.ack())
-
-    async def again(self, delay: float) -> None:
-        """Have it handed out again."""
-        await _patiently(self._message.nak(delay=delay))
 
 
 class NatsBus(AsyncContextManagerMixin):
@@ -219,7 +196,7 @@ class NatsBus(AsyncContextManagerMixin):
             logger.warning("a message of stream %s is no order, and is dropped", self._name)
             await _patiently(message.term())
             return None
-        return NatsOrder(message, session)
+        return NatsOrder(message, session, _patiently)
 
     async def _report(self, advisory: Msg) -> None:
         """Say of an order that came to nothing each time; what is left of it is removed."""
@@ -264,22 +241,6 @@ def _session_of(body: bytes) -> str | None:
     return session if isinstance(session, str) and session else None
 
 
-def _errors() -> tuple[type[Exception], ...]:
-    """What the client raises when the server is not there, does not answer in time, or says no."""
-    from nats.errors import Error
-
-    return (Error, OSError, EOFError)
-
-
-async def _patiently(call: Any) -> None:
-    """Tell the server something about an order; an order that is lost for that comes again."""
-    with within(PATIENCE):
-        try:
-            await call
-        except _errors():
-            logger.debug("NATS did not hear of an order", exc_info=True)
-
-
 async def _close(client: Client) -> None:
     with CancelScope(shield=True), within(PATIENCE):
         await client.close()
@@ -308,3 +269,19 @@ def _check(url: str, name: str, ack_wait: float, replicas: int) -> None:
         raise ConfigError(f"NatsBus(ack_wait=…) takes seconds above 0, not {ack_wait!r:.80}")
     if replicas not in range(1, 6):
         raise ConfigError(f"NatsBus(replicas=…) is 1 to 5, not {replicas!r:.80}")
+
+
+async def _patiently(call: Any) -> None:
+    """Tell the server something about an order; an order that is lost for that comes again."""
+    with within(PATIENCE):
+        try:
+            await call
+        except _errors():
+            logger.debug("NATS did not hear of an order", exc_info=True)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What the client raises when the server is not there, does not answer in time, or says no."""
+    from nats.errors import Error
+
+    return (Error, OSError, EOFError)

@@ -30,28 +30,13 @@ from streamagent.calls import (
     ToolCall,
     ToolContext,
 )
-from streamagent.cancellation import must_propagate
 from streamagent.errors import ToolError
 from streamagent.hooks import lane_of, said_by, settled
 from streamagent.message import Message, clean_text
 
 from ._approval import Asked, Gate, copied, prepared
 from ._speech import Speech
-
-BLOCKED = "Tool execution was blocked"
-
-SKIPPED = Output("Skipped: the user said something new.", is_error=True)
-
-UNKNOWN = Output("Interrupted: the run broke off before this call finished. Its outcome is unknown.", is_error=True)
-
-UNSEEN = Output("It was executed, but the run was cut before its output had passed all checks.", is_error=True)
-
-_REFUSED = {
-    "bad_json": "Not executed: the arguments are not valid JSON. Send the call again with valid JSON. Received: {raw}",
-    "not_object": "Not executed: the arguments must be a JSON object. Received: {raw}",
-    "repetition": "Not executed: the same call was made too often. Do something else.",
-    "truncated": "Not executed: the answer was cut off before this call was complete. Send the call again.",
-}
+from ._verdicts import BLOCKED, REFUSED, SKIPPED, UNKNOWN, UNSEEN, failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +130,8 @@ class Execution:
         try:
             known = await self._recall() or self._gate.rejection(self._decision) or await self._skip()
             verdict = known or await self._judge()
-        except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
-            verdict = _failure(error)
+        except BaseException as error:  # noqa: BLE001 - foreign code; see `failure`
+            verdict = failure(error)
         if isinstance(verdict, Message):
             return verdict
         await self._speech.announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
@@ -164,8 +149,8 @@ class Execution:
         try:
             given = await said_by(self._options.after(call, output), Output, "after_tool_call")
             return output if given is None else render(given)
-        except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
-            return _failure(error)
+        except BaseException as error:  # noqa: BLE001 - foreign code; see `failure`
+            return failure(error)
 
     async def _recall(self) -> Output | Message | None:
         """Look at what a process that died has done of the call; `None` to run it, perhaps again."""
@@ -231,7 +216,7 @@ class Execution:
             known = ", ".join(sorted(self._options.tools)) or "none"
             raise ToolError(f"Tool {query.get('tool')!r} not found. Available tools: {known}.")
         if invalid := query.get("invalid"):
-            raise ToolError(_REFUSED.get(invalid, "Not executed: {raw}").format(raw=self.call.content))
+            raise ToolError(REFUSED.get(invalid, "Not executed: {raw}").format(raw=self.call.content))
         return tool
 
     def _context(self, query: Mapping[str, Any]) -> ToolContext:
@@ -283,8 +268,8 @@ class Execution:
         try:
             value = await tool.run(asked.args, asked.context)
             return await self._stream(value, running) if isinstance(value, AsyncIterator) else render(value)
-        except BaseException as error:  # noqa: BLE001 - foreign code; see `_failure`
-            return _failure(error)
+        except BaseException as error:  # noqa: BLE001 - foreign code; see `failure`
+            return failure(error)
 
     async def _stream(self, pieces: AsyncIterator[Any], running: _Running) -> Output:
         """Pass on what a tool yields, piece by piece; what follows an error is the error."""
@@ -308,10 +293,3 @@ class _Running:
     scope: CancelScope = field(default_factory=CancelScope)
     output: Output | None = None
     abandoned: bool = False
-
-
-def _failure(error: BaseException) -> Output:
-    """Make a result of what a tool or a hook raised: they are foreign code, their failure is data."""
-    if must_propagate(error):
-        raise error
-    return error_output(error)

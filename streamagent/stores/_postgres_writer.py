@@ -19,7 +19,8 @@ from streamagent.errors import StoreError, StoreUncertain
 from ._dialect import NOW, SPELLINGS, Database
 from ._postgres_connection import Connection
 from ._postgres_pool import Pool, Unsettled
-from ._tables import LEASE, TableLedger
+from ._statements import LEASE
+from ._tables import TableLedger
 from ._writer import Lagged, Operation, Writer
 
 _LOCKED = f"{LEASE} FOR UPDATE"

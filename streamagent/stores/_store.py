@@ -104,8 +104,7 @@ class TableStore(Store):
 
     async def acquire(self, session: str, *, owner: Owner | None = None) -> int:
         """Become the session's only writer; see `Store`."""
-        fence: int = await self._writing().take_over(session, lambda ledger: ledger.acquire(owner))
-        return fence
+        return await self._writing().take_over(session, lambda ledger: ledger.acquire(owner))
 
     async def release(self, session: str, *, fence: int, unfinished: bool = False) -> None:
         """Hold the session no more; see `Store`."""
@@ -127,8 +126,7 @@ class TableStore(Store):
 
     async def start_call(self, session: str, call: str, *, fence: int) -> int:
         """Commit that a call's tool is about to run; see `Store`."""
-        attempts: int = await self._writing().submit(session, lambda ledger: ledger.start_call(call, fence=fence))
-        return attempts
+        return await self._writing().submit(session, lambda ledger: ledger.start_call(call, fence=fence))
 
     async def finish_call(self, session: str, call: str, outcome: Message, *, fence: int) -> None:
         """Commit what came of a call; see `Store`."""
@@ -161,7 +159,7 @@ class TableStore(Store):
         """Put messages into the session's inbox; see `Store`."""
         check_name("client_key", client_key)
         row, rows = Row.of(message), [Row.of(part) for part in rest]
-        stored: Row = await self._writing().submit(
+        stored = await self._writing().submit(
             session, lambda ledger: ledger.enqueue(row, client_key=client_key, rest=rows)
         )
         return stored.message(session)
@@ -174,9 +172,7 @@ class TableStore(Store):
         self, session: str, *, fence: int, limit: int = 1, ids: Collection[str] | None = None
     ) -> list[Message]:
         """Give the oldest waiting messages their sequence; see `Store`."""
-        rows: list[Row] = await self._writing().submit(
-            session, lambda ledger: ledger.admit(fence=fence, limit=limit, ids=ids)
-        )
+        rows = await self._writing().submit(session, lambda ledger: ledger.admit(fence=fence, limit=limit, ids=ids))
         return [row.message(session) for row in rows]
 
     async def waiting(self, sessions: Collection[str], type: str) -> set[str]:  # noqa: A002 - the field's name
@@ -266,8 +262,7 @@ class TableStore(Store):
 
     async def delete(self, session: str, *, idle: bool = False) -> bool:
         """Delete a session; see `Store`."""
-        found: bool = await self._writing().take_over(session, lambda ledger: ledger.delete(idle=idle))
-        return found
+        return await self._writing().take_over(session, lambda ledger: ledger.delete(idle=idle))
 
     async def shred(self) -> None:
         """Have nothing left of what was deleted, as far as that is this store's to do; see `Store`."""

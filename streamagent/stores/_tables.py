@@ -11,94 +11,16 @@ from typing import Any
 from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError
 from streamagent.records import Owner
 
+from . import _statements as sql
 from ._codec import decode_time, encode_time, pack
 from ._dialect import Database
 from ._forks import ForkPoint
 from ._ledger import Ledger
 from ._row import Row
-from ._select import read_lineage, read_pieces, select_messages, to_row, with_content
+from ._select import read_lineage, read_pieces, to_row, with_content
 
 # Of one operation; any other error is the whole transaction's.
 REFUSALS = (LeaseLost, MessageError, SessionError, ConfigError)
-
-_FIND = select_messages("id = ?")
-_FIND_KEY = select_messages("client_key = ?")
-# `state <> 'closed'` says to SQLite that the partial index holds all these rows.
-_WAITING = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid LIMIT ?")
-LEASE = "SELECT head, fence, base, prev, owner, crashes, modified_at FROM leases WHERE tenant = ? AND session = ?"
-_SAVE_LEASE = """
-    INSERT INTO leases (tenant, session, head, fence, prev, owner, crashes, created_at, modified_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (tenant, session) DO UPDATE SET
-        head = excluded.head,
-        fence = excluded.fence,
-        prev = excluded.prev,
-        owner = excluded.owner,
-        crashes = excluded.crashes,
-        created_at = CASE WHEN leases.created_at < excluded.created_at THEN leases.created_at
-            ELSE coalesce(excluded.created_at, leases.created_at) END,
-        modified_at = coalesce(excluded.modified_at, leases.modified_at)
-    WHERE leases.fence = ?
-"""
-_CLEAR_LEASE = """
-    UPDATE leases SET created_at = NULL, modified_at = NULL, parent = NULL, base = 0 WHERE tenant = ? AND session = ?
-"""
-_BEGIN_FORK = """
-    INSERT INTO leases (tenant, session, head, fence, parent, base, prev, created_at, modified_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (tenant, session) DO UPDATE SET
-        head = excluded.head, fence = excluded.fence, owner = NULL, crashes = 0, parent = excluded.parent,
-        base = excluded.base, prev = excluded.prev, created_at = excluded.created_at, modified_at = excluded.modified_at
-"""
-_FORKS = "SELECT session FROM leases WHERE tenant = ? AND parent = ? LIMIT 3"
-_KEEPERS = "SELECT session, sequence FROM messages WHERE tenant = ? AND id = ? AND sequence IS NOT NULL"
-_AT = "SELECT id FROM messages WHERE tenant = ? AND session = ? AND sequence = ?"
-# `+` keeps SQLite from walking the whole history by its sequences.
-_FIRST_UNFINISHED = """
-    SELECT min(sequence) FROM (
-        SELECT sequence FROM messages
-        WHERE tenant = ?1 AND session = ?2 AND state IN ('open', 'unanswered') AND state <> 'closed' AND +sequence <= ?3
-            AND type <> 'approval' -- it is decided in the session that asks; a fork asks again
-        UNION ALL
-        SELECT sequence FROM messages WHERE tenant = ?1 AND session = ?2 AND answered > ?3 AND +sequence <= ?3
-    ) AS unfinished
-"""
-_TAIL = select_messages("sequence >= ? AND sequence <= ? ORDER BY sequence")
-_INSERT = """
-    INSERT INTO messages (
-        tenant, session, modified_at, id, sequence, prev, role, type, state, attempt,
-        client_key, size, created_at, query, content, source, answered, fence
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-_UPDATE = """
-    UPDATE messages SET
-        sequence = ?, prev = ?, state = ?, answered = ?, fence = coalesce(fence, ?), modified_at = ?
-    WHERE tenant = ? AND session = ? AND id = ?
-"""
-_GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
-_GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
-_ASKING = select_messages("state = 'unanswered' AND state <> 'closed' AND type = 'approval'")
-_ALIVE = "SELECT 1 FROM owners WHERE tenant = ? AND owner = ? AND expires_at > ?"
-_HEAR = """
-    INSERT INTO owners (tenant, owner, expires_at) VALUES (?, ?, ?)
-    ON CONFLICT (tenant, owner) DO UPDATE SET expires_at = excluded.expires_at
-"""
-_START_CALL = """
-    INSERT INTO calls (tenant, session, call, state, attempts, fence, started_at) VALUES (?, ?, ?, 'started', 1, ?, ?)
-    ON CONFLICT (tenant, session, call) DO UPDATE SET attempts = calls.attempts + 1, fence = excluded.fence
-    RETURNING attempts
-"""
-_FINISH_CALL = """
-    UPDATE calls SET state = 'finished', outcome = ?, finished_at = ?, fence = ?
-    WHERE tenant = ? AND session = ? AND call = ?
-"""
-_CLOSE_CALL = """
-    UPDATE calls SET state = 'closed', outcome = NULL, finished_at = coalesce(finished_at, ?)
-    WHERE tenant = ? AND session = ? AND call = ?
-"""
-_NEXT_PIECE = "SELECT coalesce(max(piece) + 1, 0) FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
-_ADD_PIECE = "INSERT INTO fragments (tenant, session, message, piece, content) VALUES (?, ?, ?, ?, ?)"
-_DROP_PIECES = "DELETE FROM fragments WHERE tenant = ? AND session = ? AND message = ?"
 
 
 class TableLedger(Ledger):
@@ -119,7 +41,7 @@ class TableLedger(Ledger):
 
     def _look_up(self, db: Database, tenant: str, session: str) -> Sequence[Any] | None:
         """Read the lease; from here on nobody else writes the session."""
-        found: Sequence[Any] | None = db.execute(LEASE, (tenant, session)).fetchone()
+        found: Sequence[Any] | None = db.execute(sql.LEASE, (tenant, session)).fetchone()
         return found
 
     @property
@@ -128,12 +50,12 @@ class TableLedger(Ledger):
 
     def is_alive(self, owner: str) -> bool:
         """Look an owner up."""
-        return self._db.execute(_ALIVE, (self._tenant, owner, self._now)).fetchone() is not None
+        return self._db.execute(sql.ALIVE, (self._tenant, owner, self._now)).fetchone() is not None
 
     def hear(self, owner: Owner) -> None:
         """Note until when an owner is taken for alive."""
         expires_at = decode_time(self._now) + timedelta(seconds=owner.ttl)
-        self._db.execute(_HEAR, (self._tenant, owner.id, encode_time(expires_at)))
+        self._db.execute(sql.HEAR, (self._tenant, owner.id, encode_time(expires_at)))
 
     def retire(self, owner: str) -> None:
         """Forget an owner, whose session this need not be."""
@@ -142,29 +64,29 @@ class TableLedger(Ledger):
     def start(self, call: str) -> int:
         """Count an attempt."""
         attempts: int
-        [attempts] = self._db.execute(_START_CALL, (*self._key, call, self.fence, self._now)).fetchone()
+        [attempts] = self._db.execute(sql.START_CALL, (*self._key, call, self.fence, self._now)).fetchone()
         return attempts
 
     def finish(self, call: str, outcome: str) -> None:
         """Keep an outcome."""
-        self._db.execute(_FINISH_CALL, (outcome, self._now, self.fence, *self._key, call))
+        self._db.execute(sql.FINISH_CALL, (outcome, self._now, self.fence, *self._key, call))
 
     def close(self, call: str) -> None:
         """Drop an outcome."""
-        self._db.execute(_CLOSE_CALL, (self._now, *self._key, call))
+        self._db.execute(sql.CLOSE_CALL, (self._now, *self._key, call))
 
     def find(self, message_id: str) -> Row | None:
         """Look an id up; content that is saved is not loaded."""
-        return self._touched.get(message_id) or self._load(_FIND, message_id)
+        return self._touched.get(message_id) or self._load(sql.FIND, message_id)
 
     def find_key(self, client_key: str) -> Row | None:
         """Look a client key up."""
-        row = self._load(_FIND_KEY, client_key)
+        row = self._load(sql.FIND_KEY, client_key)
         return row and with_content(self._db, *self._key, row)
 
     def waiting(self, limit: int) -> Sequence[Row]:
         """Read the head of the inbox."""
-        found = self._db.execute(_WAITING, (*self._key, limit)).fetchall()
+        found = self._db.execute(sql.WAITING, (*self._key, limit)).fetchall()
         return [with_content(self._db, *self._key, to_row(values)) for values in found]
 
     def put(self, row: Row) -> None:
@@ -193,13 +115,13 @@ class TableLedger(Ledger):
 
     def asking(self) -> Sequence[Row]:
         """Look up what waits."""
-        return [to_row(values) for values in self._db.execute(_ASKING, self._key)]
+        return [to_row(values) for values in self._db.execute(sql.ASKING, self._key)]
 
     def clear(self) -> bool:
         """Delete all rows."""
         self._db.execute("DELETE FROM fragments WHERE tenant = ? AND session = ?", self._key)
         self._db.execute("DELETE FROM calls WHERE tenant = ? AND session = ?", self._key)
-        self._db.execute(_CLEAR_LEASE, self._key)
+        self._db.execute(sql.CLEAR_LEASE, self._key)
         return self._db.execute("DELETE FROM messages WHERE tenant = ? AND session = ?", self._key).rowcount > 0
 
     @property
@@ -209,7 +131,7 @@ class TableLedger(Ledger):
 
     def shares(self, message_id: str) -> bool:
         """Look an id up in the sessions that keep the older rows."""
-        kept = dict(self._db.execute(_KEEPERS, (self._tenant, message_id))) if self.base else None
+        kept = dict(self._db.execute(sql.KEEPERS, (self._tenant, message_id))) if self.base else None
         if not kept:
             return False
         parts = read_lineage(self._db, self._tenant, self.session, self.base)
@@ -217,7 +139,7 @@ class TableLedger(Ledger):
 
     def forks(self) -> Sequence[str]:
         """Look up three of them."""
-        return [session for [session] in self._db.execute(_FORKS, self._key)]
+        return [session for [session] in self._db.execute(sql.FORKS, self._key)]
 
     def sibling(self, session: str) -> TableLedger:
         """Look at another session in the same transaction."""
@@ -226,9 +148,9 @@ class TableLedger(Ledger):
     def point(self, sequence: int) -> ForkPoint:
         """Look up the row's keeper, and the rows from the first unfinished one."""
         [owner, *_] = (part.session for part in read_lineage(self._db, self._tenant, self.session, sequence))
-        [prev] = self._db.execute(_AT, (self._tenant, owner, sequence)).fetchone()
-        [first] = self._db.execute(_FIRST_UNFINISHED, (self._tenant, owner, sequence)).fetchone()
-        found = () if first is None else self._db.execute(_TAIL, (self._tenant, owner, first, sequence))
+        [prev] = self._db.execute(sql.AT, (self._tenant, owner, sequence)).fetchone()
+        [first] = self._db.execute(sql.FIRST_UNFINISHED, (self._tenant, owner, sequence)).fetchone()
+        found = () if first is None else self._db.execute(sql.TAIL, (self._tenant, owner, first, sequence))
         tail = [_without_content(to_row(values)) for values in found]
         return ForkPoint(parent=owner, sequence=sequence, prev=prev, tail=tail)
 
@@ -236,7 +158,7 @@ class TableLedger(Ledger):
         """Write the lease and the rows of the tail."""
         fence = self.fence and self.fence + 1
         values = (point.sequence, fence, point.parent, point.base, point.prev, self._now, self._now)
-        self._db.execute(_BEGIN_FORK, (*self._key, *values))
+        self._db.execute(sql.BEGIN_FORK, (*self._key, *values))
         for row in point.tail:
             self._insert(row)
 
@@ -265,7 +187,7 @@ class TableLedger(Ledger):
         created_at, modified_at = self._dates or self._times()
         lease = (self.head, self.fence, self.prev, self.owner, self.crashes)
         values = (*self._key, *lease, created_at, modified_at, self._found[1])
-        if self._db.execute(_SAVE_LEASE, values).rowcount != 1:
+        if self._db.execute(sql.SAVE_LEASE, values).rowcount != 1:
             raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
 
     def _times(self) -> tuple[str | None, str | None]:
@@ -276,28 +198,28 @@ class TableLedger(Ledger):
         content = "" if row.spread else "".join(row.pieces)
         key = (*self._key, self._now, row.id, row.sequence, row.prev, row.role, row.type, row.state, row.attempt)
         values = (row.client_key, row.size, encode_time(row.created_at), row.query, content, row.source, row.answered)
-        self._db.execute(_INSERT, (*key, *values, row.fence))
+        self._db.execute(sql.INSERT, (*key, *values, row.fence))
         if row.spread:
             self._add_pieces(row)
 
     def _update(self, row: Row) -> None:
         values = (row.sequence, row.prev, row.state, row.answered, row.fence, self._now)
-        self._db.execute(_UPDATE, (*values, *self._key, row.id))
+        self._db.execute(sql.UPDATE, (*values, *self._key, row.id))
         if row.saved != "open":
             return
-        self._db.execute(_GROW, (row.size, row.query, *self._key, row.id))
+        self._db.execute(sql.GROW, (row.size, row.query, *self._key, row.id))
         if row.spread:
             self._add_pieces(row)
         else:
             _, before = read_pieces(self._db, (*self._key, row.id))
-            self._db.execute(_GATHER, (before + "".join(row.pieces), *self._key, row.id))
-            self._db.execute(_DROP_PIECES, (*self._key, row.id))
+            self._db.execute(sql.GATHER, (before + "".join(row.pieces), *self._key, row.id))
+            self._db.execute(sql.DROP_PIECES, (*self._key, row.id))
 
     def _add_pieces(self, row: Row) -> None:
         """Append content; small pieces stay small, because rewriting the last one would cost more than it saves."""
-        [number] = self._db.execute(_NEXT_PIECE, (*self._key, row.id)).fetchone()
+        [number] = self._db.execute(sql.NEXT_PIECE, (*self._key, row.id)).fetchone()
         pieces = ((*self._key, row.id, piece, content) for piece, content in enumerate(pack(row.pieces), number))
-        self._db.executemany(_ADD_PIECE, pieces)
+        self._db.executemany(sql.ADD_PIECE, pieces)
 
 
 def _without_content(row: Row) -> Row:

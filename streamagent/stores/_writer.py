@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
 from anyio.abc import TaskGroup
@@ -20,6 +20,8 @@ from ._codec import check_name
 from ._ledger import Ledger
 from ._row import Row, add_fragment
 from ._tables import REFUSALS, TableLedger
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -135,20 +137,20 @@ class Writer(ABC):
     async def _transact(self, batch: list[Operation]) -> Sequence[Exception | None]:
         """Commit operations in one transaction; return what each of them was refused with."""
 
-    async def submit(self, session: str, run: Callable[[Ledger], Any], *, lives: bool = False) -> Any:
+    async def submit(self, session: str, run: Callable[[Ledger], T], *, lives: bool = False) -> T:
         """Do something after all that was handed over of the session, and wait for its commit.
 
         A caller that is cancelled stops waiting; the operation is done all the same.
         """
         operation = await self._hand_over(session, run, lives=lives)
         _raise(operation.error)
-        return operation.result
+        result: T = operation.result
+        return result
 
     async def write(self, session: str, rows: dict[str, Row], fence: int) -> dict[str, int]:
         """Write rows; the refusal of an earlier lagged fragment is raised instead."""
         _raise(self._refused.pop(session, None))
-        sequences: dict[str, int] = await self.submit(session, lambda ledger: ledger.write(rows.values(), fence=fence))
-        return sequences
+        return await self.submit(session, lambda ledger: ledger.write(rows.values(), fence=fence))
 
     async def flush(self, session: str) -> None:
         """Commit what waits of a session; return at once when nothing does."""
@@ -168,7 +170,7 @@ class Writer(ABC):
             await under_way[-1].done.wait()
         return bool(under_way)
 
-    async def take_over(self, session: str, run: Callable[[Ledger], Any]) -> Any:
+    async def take_over(self, session: str, run: Callable[[Ledger], T]) -> T:
         """Do something that ends the current writer's time: what it was refused concerns nobody any more."""
         result = await self.submit(session, run)
         self._refused.pop(session, None)

@@ -196,11 +196,11 @@ class TestTables:
         postgres.drop(odd)
 
     async def test_every_spelling_is_of_use(self):
-        from streamagent.stores import _looks, _queries, _select, _tables
+        from streamagent.stores import _looks, _queries, _select, _statements
 
         asked = "\n".join(
             value
-            for module in (_looks, _queries, _select, _tables)
+            for module in (_looks, _queries, _select, _statements)
             for value in vars(module).values()
             if isinstance(value, str)
         )

@@ -98,7 +98,7 @@ class TestTables:
         assert ask(path, "SELECT query ->> 'tool' FROM messages WHERE type = 'tool_call'") == [("stock",)]
 
     async def test_what_is_unfinished_is_found_by_its_index_whatever_the_history(self, path):
-        from streamagent.stores import _queries, _tables
+        from streamagent.stores import _queries, _statements
 
         async with SqliteStore(path):
             pass
@@ -106,7 +106,7 @@ class TestTables:
             (_queries._LEFT, ["default", "s", "open"]),
             (_queries._INBOX, ["default", "s"]),
             (_queries._WAITING, ['["s"]', "default", "cancel"]),
-            (_tables._WAITING, ["default", "s", 1]),
+            (_statements.WAITING, ["default", "s", 1]),
         ):
             [plan, *shared] = [
                 row[3] for row in ask(path, f"EXPLAIN QUERY PLAN {query}", *args) if "messages" in row[3]

@@ -1,0 +1,29 @@
+"""What a call that was not run, or failed, has as its result."""
+
+from __future__ import annotations
+
+from streamagent._core.output import error_output
+from streamagent.calls import Output
+from streamagent.cancellation import must_propagate
+
+BLOCKED = "Tool execution was blocked"
+
+SKIPPED = Output("Skipped: the user said something new.", is_error=True)
+
+UNKNOWN = Output("Interrupted: the run broke off before this call finished. Its outcome is unknown.", is_error=True)
+
+UNSEEN = Output("It was executed, but the run was cut before its output had passed all checks.", is_error=True)
+
+REFUSED = {
+    "bad_json": "Not executed: the arguments are not valid JSON. Send the call again with valid JSON. Received: {raw}",
+    "not_object": "Not executed: the arguments must be a JSON object. Received: {raw}",
+    "repetition": "Not executed: the same call was made too often. Do something else.",
+    "truncated": "Not executed: the answer was cut off before this call was complete. Send the call again.",
+}
+
+
+def failure(error: BaseException) -> Output:
+    """Make a result of what a tool or a hook raised: they are foreign code, their failure is data."""
+    if must_propagate(error):
+        raise error
+    return error_output(error)
