@@ -70,7 +70,7 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
         raise ConfigError(f"tool_dispatch: mode is 'parallel' or 'sequential', not {mode!r}")
     if steer_at not in ("after_batch", "after_tool"):
         raise ConfigError(f"tool_dispatch: steer_at is 'after_batch' or 'after_tool', not {steer_at!r}")
-    tools = Options(
+    options = Options(
         tools=_by_name(offered),
         sequential=mode == "sequential",
         before=before_tool_call,
@@ -79,21 +79,19 @@ def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keywor
         announce=announce,
         steer_at=steer_at,
     )
+    return _stage(options)
+
+
+def _stage(tools: Options) -> Stage:
+    """Make the stage; it is printed with the name of its free variable."""
 
     def stage(stream: Stream, run: RunContext) -> Stream:
         return _dispatched(stream, run, tools)
 
     def with_tools(change: Callable[[Tool], Tool]) -> Stage:
-        return tool_dispatch(
-            [change(tool) for tool in tools.tools.values()],
-            mode=mode,
-            before_tool_call=before_tool_call,
-            after_tool_call=after_tool_call,
-            platform=platform,
-            announce=announce,
-            steer_at=steer_at,
-        )
+        return _stage(replace(tools, tools=_by_name(map(change, tools.tools.values()))))
 
+    stage.__qualname__ = f"{tool_dispatch.__name__}.<locals>.stage"
     repeats = frozenset(name for name, tool in tools.tools.items() if _is_repeatable(tool))
     vars(stage).update(runs=frozenset(tools.tools), repeats=repeats, with_tools=with_tools)
     return mark(stage, "dispatch")
