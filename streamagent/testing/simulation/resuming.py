@@ -17,7 +17,6 @@ from streamagent.calls import ToolSpec
 from streamagent.message import Message
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
 from streamagent.resume import CRASHES
-from streamagent.testing.same import without_attempts
 
 from .model import SeededModel
 from .programs import DAY, process_of
@@ -47,7 +46,7 @@ class SteadyModel:
         deadline: float = math.inf,  # noqa: ARG002
     ) -> Stream:
         """Improvise a turn that ends well; see `streamagent.protocols.Model`."""
-        given = without_attempts([message async for message in context])
+        given = [message async for message in context]
         request = json.dumps(build_request(given, profile_for("other/model")), sort_keys=True)
         asked = f"{self._seed} {_MINTED.sub('', request)}"
         said = [*SeededModel(Random(asked)).turn(given, tools)]  # noqa: S311 - to be repeated, not to be secret
