@@ -74,7 +74,7 @@ class ChunkModel(ModelBase):
             request: What is asked.
 
         Yields:
-            Chunks; then `DONE`, unless the answer broke off.
+            Chunks, one by one or as lists of those that came together; then `DONE`, unless the answer broke off.
 
         Raises:
             ModelError: The request or the stream failed.
@@ -161,3 +161,10 @@ def tool_list(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
         }
         for tool in tools
     ]
+
+
+def tool_choice(choice: str | None) -> str | Mapping[str, Any] | None:
+    """Say which tool is to be called in the form of OpenAI's chat completions."""
+    if choice in (None, "auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}

@@ -1,0 +1,139 @@
+"""HTTP to providers: one pool of connections for all models of an event loop. asyncio only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from streamagent.errors import ModelError
+
+from .faults import redact, refusal
+
+if TYPE_CHECKING:
+    import aiohttp
+
+Body = bytes | AsyncGenerator[bytes, None]
+
+_ERROR_LIMIT = 64 * 1024  # bytes that are read of the body of an error
+_CONNECT_TIMEOUT = 30.0  # seconds
+_LINGER = 0.05  # seconds that the end of a response is waited for, so that its connection can be used again
+_OK, _FAILED = 200, 400
+
+
+async def load() -> None:
+    """Import aiohttp, in a thread the first time."""
+    if not _aiohttp.cache_info().currsize:
+        await anyio.to_thread.run_sync(_aiohttp, abandon_on_cancel=True)
+
+
+@cache
+def _aiohttp() -> Any:
+    import aiohttp
+
+    return aiohttp
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The connections of an event loop.
+
+    Args:
+        keeper: Has the client open; the loop closes it with its other async generators at its end (PEP 525).
+        http: The client.
+        active: Requests under way.
+    """
+
+    keeper: AsyncGenerator[aiohttp.ClientSession, None]
+    http: aiohttp.ClientSession
+    active: int = 0
+
+
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
+
+
+async def _keep() -> AsyncGenerator[aiohttp.ClientSession, None]:
+    client = _aiohttp()
+    async with client.ClientSession(
+        connector=client.TCPConnector(limit=0),
+        timeout=client.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),  # an attempt has its own limits
+        cookie_jar=client.DummyCookieJar(),
+        trust_env=True,  # proxies
+    ) as http:
+        yield http
+
+
+async def _pool() -> _Pool:
+    loop = asyncio.get_running_loop()
+    pool = _pools.get(loop)
+    if pool is None:
+        keeper = _keep()
+        pool = _pools[loop] = _Pool(keeper, await anext(keeper))
+    return pool
+
+
+async def close_idle() -> None:
+    """Close the connections of the loop that runs, unless a request is under way; the next request opens new ones."""
+    try:
+        pool = _pools.get(asyncio.get_running_loop())
+    except RuntimeError:  # trio
+        return
+    if pool is not None and not pool.active:
+        del _pools[asyncio.get_running_loop()]
+        await pool.keeper.aclose()
+
+
+@asynccontextmanager
+async def post(
+    url: str, headers: Mapping[str, str], body: Body, *, secrets: Iterable[str] = ()
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Send a request and give its response, once its head has come.
+
+    Args:
+        url: Where to.
+        headers: Beside those for the body's length.
+        body: The body; it is sent in chunks when it is a stream.
+        secrets: Values that must not occur in the text of an error.
+
+    Raises:
+        ModelError: The request failed, or the response did in the block.
+    """
+    pool, client = await _pool(), _aiohttp()
+    pool.active += 1
+    try:
+        async with pool.http.post(url, headers=headers, data=body, allow_redirects=False) as response:
+            if response.status != _OK:
+                raise await _refused(response, secrets)
+            yield response
+            await _finish(response)
+    except client.ClientPayloadError as error:
+        raise ModelError("the answer broke off: the connection was lost", kind="truncated", retryable=True) from error
+    except client.InvalidURL as error:
+        raise ModelError(f"{url!r} is no address of a provider; set api_base", kind="bad_request") from error
+    except (client.ClientError, OSError) as error:
+        text = redact(str(error), secrets)
+        raise ModelError(f"the connection to the provider failed: {text}", kind="connection", retryable=True) from error
+    finally:
+        pool.active -= 1
+
+
+async def _refused(response: aiohttp.ClientResponse, secrets: Iterable[str]) -> ModelError:
+    if response.status < _FAILED:
+        where = response.headers.get("location", "elsewhere")
+        text = f"the provider points to another address (status {response.status}, {where}); set api_base to it"
+        return ModelError(redact(text, secrets), kind="bad_request")
+    body = (await response.content.read(_ERROR_LIMIT)).decode("utf-8", "replace")
+    return refusal(response.status, body, response.headers, secrets)
+
+
+async def _finish(response: aiohttp.ClientResponse) -> None:
+    """Wait for the end of a response that has said all: only then its connection can be used again."""
+    if not response.content.at_eof():
+        with anyio.move_on_after(_LINGER):
+            await response.content.read()
