@@ -44,7 +44,7 @@ COLUMN = [
 LAYERS = [
     {"errors"},
     {"exactjson"},
-    {"message", "calls", "cancellation", "waiting"},
+    {"message", "calls", "cancellation", "waiting", "shared"},
     {"records"},
     {"protocols"},
     {"hooks", "duties", "attempts"},

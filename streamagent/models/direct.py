@@ -121,7 +121,7 @@ class DirectModel(ChunkModel):
             chosen["tools"] = tool_list(request.tools)
             if settings.tool_choice is not None:
                 chosen["tool_choice"] = tool_choice(settings.tool_choice)
-        if settings.response_schema is not None:
+        if settings.response_schema is not None and "response_format" not in self._options:
             chosen["response_format"] = response_format(settings.response_schema)
         asked = {"model": self._model, "messages": request.messages, "stream": True}
         return {**asked, "stream_options": {"include_usage": True}, **self._options, **chosen}

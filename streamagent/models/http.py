@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from streamagent.errors import ModelError
+from streamagent.shared import closes_idle
 
 from .faults import redact, refusal
 
@@ -78,6 +79,7 @@ async def _pool() -> _Pool:
     return pool
 
 
+@closes_idle
 async def close_idle() -> None:
     """Close the connections of the loop that runs, unless a request is under way; the next request opens new ones."""
     try:
