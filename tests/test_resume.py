@@ -86,6 +86,9 @@ async def seen(*rows):
 INTERRUPTED = Message.stop("aborted", cut="interrupted")
 RESUMED = Message.stop("aborted", cut="resumed")
 OVERFLOW = Message.stop("error", error={"kind": "context_overflow"})
+SHORTER = Message.stop("error", error={"kind": "context_overflow"}, again="shorter")
+REVIEWED = Message.stop("stop", again="feedback")
+FEEDBACK = replace(Message.user("Better."), query={"feedback": {"of": "reflect", "round": 1}})
 OTHER = Message.user("Other.")
 STEER = replace(Message.user("Wait."), query={"lane": "steer"})
 FOLLOW_UP = replace(Message.user("And?"), query={"lane": "follow_up"})
@@ -108,7 +111,12 @@ PAUSED = Message.stop("paused", run={"turns": 7, "last_turn": 50, "since": 0})
         ([PROMPT, RESUMED, replace(TEXT, attempt=2)], {"turn": 3, "attempt": 2}),
         ([PROMPT, INTERRUPTED, STEER], {"prompt": PROMPT.id, "turns": 0, "over": False}),
         ([PROMPT, INTERRUPTED, OTHER], {"prompt": OTHER.id, "first": 3}),
-        ([PROMPT, OVERFLOW], {"turns": 0, "over": False}),
+        ([PROMPT, OVERFLOW], {"turns": 1, "over": True}),
+        ([PROMPT, SHORTER], {"turns": 0, "over": False, "shrunk": True}),
+        ([PROMPT, SHORTER, CALL, CALLED, OVERFLOW], {"turns": 2, "over": True, "shrunk": True}),
+        ([PROMPT, CALL, CALLED, result(CALL), SHORTER, FOLLOW_UP], {"turns": 1, "granted": 1, "shrunk": False}),
+        ([PROMPT, REVIEWED], {"turns": 1, "over": False, "due": False}),
+        ([PROMPT, REVIEWED, FEEDBACK], {"turns": 1, "granted": 0, "due": True, "prompt": PROMPT.id}),
         ([PROMPT, CALL, CALLED, PAUSED], {"turns": 7, "first": 1, "over": False}),
     ],
 )

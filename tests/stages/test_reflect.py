@@ -180,7 +180,8 @@ async def test_a_reader_who_leaves_at_the_stop_has_seen_the_last_of_it():
                 break
         await session.aclose()
         rows = await check_rows(store)
-    assert [row.content for row in rows] == ["How many?", "No.", ""]
+    assert [row.content for row in rows] == ["How many?", "No.", "", ""]
+    assert [row.query["reason"] for row in rows[2:]] == ["stop", "aborted"]
 
 
 async def test_the_rounds_count_as_turns():
