@@ -5,7 +5,18 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from streamagent import Agent, MemoryStore, Message, Pipeline, Runtime, persist, rate_limit, tool, tool_dispatch
+from streamagent import (
+    Agent,
+    MemoryStore,
+    Message,
+    Pipeline,
+    Runtime,
+    SqliteStore,
+    persist,
+    rate_limit,
+    tool,
+    tool_dispatch,
+)
 from streamagent.calls import Output, ToolContext
 from streamagent.errors import StoreFull
 from streamagent.records import Owner
@@ -345,6 +356,39 @@ async def test_limits_count_what_was_before_without_what_is_superseded(stage, re
     await leave(shop.store, PROMPT, said, CALL, *([] if superseded else [CALLED, result(CALL)]))
     shown, _ = await shop.go_on()
     assert shown.reason == ("stop" if superseded and reason != "budget" else reason)  # an attempt is paid for
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "s.db", synchronous="normal")
+
+
+@pytest.mark.parametrize("scope", ["run", "session", "day"])
+@pytest.mark.parametrize(
+    ("limits", "ran"), [({"tool_calls": 1}, 0), ({"turns": 2}, 1), ({"tokens": 6}, 1)], ids=["calls", "turns", "tokens"]
+)
+async def test_a_budget_knows_after_a_crash_what_was_used(store, scope, limits, ran):
+    turn = [call("ship", product="mug"), Message.stop("tool_calls", usage={"total_tokens": 5})]
+    shop = Shop(turn, answer("It is sent."), stages=[budget(**limits, scope=scope)])
+    shop.store = store
+    async with store:
+        await leave(store, PROMPT, CALL, CALLED, result(CALL))
+    shown, _ = await shop.go_on()
+    assert (shown.reason, len(shop.done)) == ("budget", ran)
+
+
+@pytest.mark.parametrize("scope", ["run", "session"])
+async def test_an_attempt_that_was_cut_is_a_turn_of_the_budget_and_the_next_is_made_all_the_same(store, scope):
+    turn = [call("ship", product="mug"), Message.stop("tool_calls", usage={"total_tokens": 5})]
+    shop = Shop(turn, stages=[budget(turns=1, scope=scope)])
+    shop.store = store
+    async with store:
+        await leave(store, PROMPT, TEXT)
+    shown, _ = await shop.go_on()
+    assert (shown.reason, len(shop.model.contexts)) == ("budget", 1)
+    async with store:
+        used = await store.usage("s")
+    assert (used.turns, used.tokens, used.uncounted) == (2, 5, 1)
 
 
 async def test_a_call_that_goes_on_after_a_crash_is_no_repetition_of_itself():
