@@ -56,6 +56,11 @@ async def leave(store, *rows, begun=(), done=None, number=1):
     await store.retire(owner)
 
 
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "s.db", synchronous="normal")
+
+
 class Shop:
     """An agent with one tool, in a new process each time."""
 
@@ -219,6 +224,20 @@ async def test_a_call_that_does_no_harm_is_run_again_with_the_same_key():
     assert shop.done == [(f"s:{CALL.id}", 2)]
 
 
+async def test_a_call_that_has_streamed_is_not_run_again_and_its_result_says_that_it_was_cut(store):
+    """Its first piece is the beginning of its one result; before that it is a call like any other."""
+    shop = Shop(retry_safe=True)
+    shop.store = store
+    async with store:
+        await leave(store, PROMPT, CALL, CALLED, begun=[CALL])
+        await leave(store, replace(result(CALL, "3 mugs, ", streamed=True), more=True), number=2)
+    shown, rows = await shop.go_on()
+    [told] = [row for row in rows if row.type == "tool_result"]
+    assert (told.content, told.query["cut"], told.query["is_error"]) == ("3 mugs, ", "crashed", True)
+    assert (shop.done, shown.text) == ([], "It is sent.")
+    assert [message.content for message in shop.model.contexts[0] if message.type == "tool_result"] == ["3 mugs, "]
+
+
 @pytest.mark.parametrize(("found", "told"), [(Output("sent, it is there"), "sent, it is there"), (None, UNKNOWN)])
 async def test_a_tool_may_know_what_came_of_a_call(found, told):
     shop = Shop(reconcile=lambda asked: found)
@@ -356,11 +375,6 @@ async def test_limits_count_what_was_before_without_what_is_superseded(stage, re
     await leave(shop.store, PROMPT, said, CALL, *([] if superseded else [CALLED, result(CALL)]))
     shown, _ = await shop.go_on()
     assert shown.reason == ("stop" if superseded and reason != "budget" else reason)  # an attempt is paid for
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, tmp_path):
-    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "s.db", synchronous="normal")
 
 
 @pytest.mark.parametrize("scope", ["run", "session", "day"])
