@@ -2,15 +2,15 @@
 
 import pytest
 
-from streamagent import Agent, Decision, MemoryStore, Pipeline, Runtime, SqliteStore, persist, tool, tool_dispatch
+from streamagent import Agent, Decision, Pipeline, Runtime, persist, tool, tool_dispatch
 from streamagent.testing import Crash, FaultPoints, ScriptedModel, answer, call, calls, check_session, watched
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, tmp_path):
-    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "s.db", synchronous="normal")
+@pytest.fixture
+def store(either_store):
+    return either_store
 
 
 class Shop:

@@ -11,7 +11,6 @@ from streamagent import (
     Message,
     Pipeline,
     Runtime,
-    SqliteStore,
     persist,
     rate_limit,
     tool,
@@ -56,9 +55,9 @@ async def leave(store, *rows, begun=(), done=None, number=1):
     await store.retire(owner)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, tmp_path):
-    return MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "s.db", synchronous="normal")
+@pytest.fixture
+def store(either_store):
+    return either_store
 
 
 class Shop:
