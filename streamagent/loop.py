@@ -44,7 +44,7 @@ async def turns(run: Run) -> Stream:
         for prompt in admitted:
             yield prompt
         if left is None:
-            turn = run.turn = Turn(run.plan.model.name, attempt=run.attempts)
+            turn = run.turn = Turn(run.plan.model.name, attempt=run.attempts, shrinks=_may_shrink(run))
             chain = Chain(run.source())
             try:
                 async for message in await _answer(run, chain, turn):
@@ -117,13 +117,12 @@ async def _prepare(run: Run, end: TurnEnd) -> None:
         run.context = wanted.context
 
 
-def _shrinks(run: Run, turn: Turn) -> bool:
-    """Tell whether a turn is taken once more: its context was too long, and a stage will read that in its stored stop.
+def _may_shrink(run: Run) -> bool:
+    """Tell whether a turn is taken once more if its context is too long: a stage will read that in its stored stop.
 
     The second time is final (F04).
     """
-    first, run.shrunk = not run.shrunk, run.shrunk or turn.overflowed
-    return first and turn.overflowed and run.plan.pipeline.has("shrink", "persist")
+    return not run.shrunk and run.plan.pipeline.has("shrink", "persist")
 
 
 async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
@@ -142,7 +141,8 @@ async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
 async def _left(run: Run, turn: Turn) -> Unfinished | None:
     """Take note of a turn that is over, and look how its calls stand, if it made some."""
     run.stop = turn.stop or run.stop
-    run.retry = _shrinks(run, turn)
+    run.retry = turn.retried
+    run.shrunk |= turn.overflowed
     run.number += not run.retry
     made = (run.stop.query or {}).get("reason") == "tool_calls"
     return await run.store.unfinished(run.session) if made else None

@@ -105,7 +105,7 @@ class Run:
         """Take over what a run had used up whose process died."""
         self.number, self.last_turn = cut.turns, cut.granted + self.plan.max_turns
         self.first, self.since = cut.first, cut.first - 1
-        self.prompt = cut.prompt
+        self.prompt, self.shrunk = cut.prompt, cut.shrunk
         self.asked = None if cut.asked is None else cut.asked.id
         self.resumed = True
 
@@ -169,7 +169,8 @@ class Run:
         fresh |= {"cut": None, "started": {}}
         # An answer that was complete counts, also when its calls were cut; behind the last word begins something new.
         stop = None if self.turn is None or self.turn.stop is self.stop else self.turn.stop
-        fresh["number"] = self.number + (stop is not None and not stop.is_final)
+        counts = stop is not None and not stop.is_final and not (self.turn and self.turn.retried)
+        fresh["number"] = self.number + counts
         fresh["since"] = None if self.first is None else self.first - 1
         return replace(self, tasks=tasks, left=NOTHING, **fresh)
 

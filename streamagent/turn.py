@@ -11,6 +11,8 @@ from ._core.window import estimate_tokens
 from .message import Message
 from .protocols import Stage, Stream
 
+SHORTER = "shorter"  # what a stop says in `query.again` whose turn is taken once more with a shorter context
+
 
 @dataclass(slots=True)
 class Turn:
@@ -22,6 +24,7 @@ class Turn:
         said: How much it said, in characters.
         silent: It said nothing.
         attempt: The last attempt that a crash has cut; what the model says now supersedes it.
+        shrinks: When the context was too long, the turn is taken once more with a shorter one.
         stop: Its end, as the model told it.
     """
 
@@ -30,6 +33,7 @@ class Turn:
     said: int = 0
     silent: bool = True
     attempt: int = 0
+    shrinks: bool = False
     stop: Message | None = None
 
     def counted(self) -> Stage:
@@ -45,7 +49,7 @@ class Turn:
     def take(self, message: Message) -> Message:
         """Take note of what the model says, and return what is passed on of it."""
         if message.type == "stop":
-            self.stop = message = self._counted_stop(message)
+            self.stop = message = self._told(self._counted_stop(message))
         else:
             self.silent = False
             self.said += len(message.content)
@@ -74,8 +78,21 @@ class Turn:
     @property
     def overflowed(self) -> bool:
         """The provider refused the context as too long, and nothing was said."""
-        error = (self.stop.query or {}).get("error") if self.stop else None
+        return self.stop is not None and self._refuses(self.stop)
+
+    @property
+    def retried(self) -> bool:
+        """Its stop says that it is taken once more."""
+        return self.shrinks and self.overflowed
+
+    def _refuses(self, stop: Message) -> bool:
+        error = (stop.query or {}).get("error")
         return self.silent and isinstance(error, Mapping) and error.get("kind") == "context_overflow"
+
+    def _told(self, stop: Message) -> Message:
+        """Let a stop say, for whoever goes on after a crash, that the turn is taken once more."""
+        again = self.shrinks and self._refuses(stop)
+        return replace(stop, query={**(stop.query or {}), "again": SHORTER}) if again else stop
 
     def _counted_stop(self, stop: Message) -> Message:
         """Estimate what an answer took that broke off before the provider counted it."""
