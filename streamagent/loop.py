@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from .pipeline import Chain
 from .protocols import Source, Stream
 from .records import Unfinished
 from .run import Run
-from .turn import Turn, with_system
+from .turn import Given, Turn
 
 
 async def open_run(run: Run) -> Chain:
@@ -45,7 +46,7 @@ async def turns(run: Run) -> Stream:
             yield prompt
         if left is None:
             turn = run.turn = Turn(run.plan.model.name, attempt=run.attempts, shrinks=_may_shrink(run))
-            chain = Chain(run.source())
+            chain = Chain()
             try:
                 async for message in await _answer(run, chain, turn):
                     yield message
@@ -126,13 +127,19 @@ def _may_shrink(run: Run) -> bool:
 
 
 async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
-    """Link the stored rows, the context stages and the model."""
+    """Link the stored rows, the context stages and the model; without stages it may read the rows more than once."""
     plan, settings = run.plan, run.plan.settings
     if run.plan.hooks.get_api_key is not None:
         key = await settled(run.plan.hooks.get_api_key(plan.model.name.partition("/")[0]))
         settings = replace(settings, extra={**settings.extra, **({"api_key": key} if key else {})})
-    await chain.extend([with_system(plan.system), *plan.pipeline.context, turn.counted()], run)
-    answer = plan.model.stream(chain.tail, tools=plan.tools, settings=settings, deadline=run.deadline)
+    stages = plan.pipeline.context
+    given = Given(run.rows(), plan.system, None if stages else turn)
+    chain.hold(given)
+    if stages:
+        chain.append(aiter(given))
+        await chain.extend([*stages, turn.counted()], run)
+    context: AsyncIterable[Message] = chain.tail if stages else given
+    answer = plan.model.stream(context, tools=plan.tools, settings=settings, deadline=run.deadline)
     chain.append(answer)
     chain.append(turn.follow(answer))
     return chain.tail

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from .approvals import refuse_strange
@@ -212,10 +213,10 @@ class Run:
         self.resumed |= bool(decisions)
         return decisions
 
-    def source(self) -> Stream:
-        """Give what the next turn is about: the stored messages, or once what `prepare_next_turn` has given."""
+    def rows(self) -> Callable[[], Stream]:
+        """Tell what reads what the next turn is about: the stored messages, or what `prepare_next_turn` has given."""
         given, self.context = self.context, None
-        return latest(self.store.read(self.session)) if given is None else each(given)
+        return partial(each, given) if given is not None else lambda: latest(self.store.read(self.session))
 
     async def start_call(self, call: str) -> int:
         """Commit that a call's tool is about to run."""
