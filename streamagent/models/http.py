@@ -61,14 +61,16 @@ class _Pool:
     proxies: dict[str, str | None] = field(default_factory=dict)
 
     def proxy(self, url: str) -> str | None:
-        """Return the proxy for an address; aiohttp would read the whole environment for each request."""
+        """Return the proxy for an address; aiohttp would read the whole environment for each request.
+
+        Raises:
+            ValueError: It is no address.
+        """
         if url not in self.proxies:
-            from urllib.request import getproxies_environment, proxy_bypass_environment
+            from urllib.request import getproxies, proxy_bypass
 
             parts = urlsplit(url)
-            known = getproxies_environment()
-            bypassed = proxy_bypass_environment(parts.netloc, known)
-            self.proxies[url] = None if bypassed else known.get(parts.scheme)
+            self.proxies[url] = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
         return self.proxies[url]
 
 
@@ -129,7 +131,7 @@ async def post(
         if streamed is not None and url in _sized:
             headers = {**headers, "Content-Length": str(await streamed.measure())}
         data = io.BytesIO(body) if isinstance(body, bytes) else body.pieces()
-        proxy = pool.proxy(url)
+        proxy = _proxy(pool, url)
         async with pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False) as response:
             if response.status != _OK:
                 if response.status == _LENGTH_REQUIRED and streamed is not None and url not in _sized:
@@ -140,8 +142,8 @@ async def post(
             await _finish(response)
     except client.ClientPayloadError as error:
         raise ModelError("the answer broke off: the connection was lost", kind="truncated", retryable=True) from error
-    except ValueError as error:
-        raise ModelError(f"{url!r} is no address of a provider; set api_base", kind="bad_request") from error
+    except client.InvalidURL as error:
+        raise _no_address(url) from error
     except (client.ClientError, OSError) as error:
         if streamed is not None and streamed.error is not None:
             raise streamed.error from None
@@ -151,6 +153,17 @@ async def post(
         pool.active -= 1
         if streamed is not None:
             await streamed.aclose()
+
+
+def _proxy(pool: _Pool, url: str) -> str | None:
+    try:
+        return pool.proxy(url)
+    except ValueError as error:
+        raise _no_address(url) from error
+
+
+def _no_address(url: str) -> ModelError:
+    return ModelError(f"{url!r} is no address of a provider; set api_base", kind="bad_request")
 
 
 async def _refused(response: aiohttp.ClientResponse, secrets: Iterable[str]) -> ModelError:
