@@ -237,7 +237,7 @@ class TableStore(Store):
 
     async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
         """Begin a session with the rows of another one; see `Store`."""
-        await self._writing().submit(session, lambda ledger: fork(ledger, new, at))
+        await self._writing().submit(session, lambda ledger: fork(ledger, new, at), alone=True)
         self._wakeups.notify(new)
 
     async def info(self, session: str) -> SessionInfo | None:
@@ -257,12 +257,14 @@ class TableStore(Store):
     ) -> None:
         """Fill a session with the rows of another one; see `Store`."""
         await self._writing().take_over(
-            session, lambda ledger: restore(ledger, rows(), created_at=created_at, modified_at=modified_at)
+            session,
+            lambda ledger: restore(ledger, rows(), created_at=created_at, modified_at=modified_at),
+            alone=True,
         )
 
     async def delete(self, session: str, *, idle: bool = False) -> bool:
         """Delete a session; see `Store`."""
-        return await self._writing().take_over(session, lambda ledger: ledger.delete(idle=idle))
+        return await self._writing().take_over(session, lambda ledger: ledger.delete(idle=idle), alone=True)
 
     async def shred(self) -> None:
         """Have nothing left of what was deleted, as far as that is this store's to do; see `Store`."""
