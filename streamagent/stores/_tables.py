@@ -198,13 +198,13 @@ class TableLedger(Ledger):
         created_at, modified_at = self._dates or (self._oldest, self._now if self._written else None)
         key, fence = self._key, self._found[0]
         if not self._exists or (handed and moved):
-            values = (*key, self.head, self.fence, self.prev, self.owner, self.crashes, created_at, modified_at, fence)
-            saved = self._db.execute(sql.SAVE_LEASE, values)
+            held = (self.fence, self.prev, self.owner, self.crashes)
+            saved = self._db.execute(sql.SAVE_LEASE, (*key, self.head, *held, created_at, modified_at, fence))
         elif handed:
             saved = self._db.execute(sql.HAND_LEASE, (*self._holder, *key, fence))
         else:
-            values = (self.head, self.prev, created_at, modified_at, *key, fence)
-            saved = self._db.execute(sql.MOVE_LEASE, values)
+            moved_to = (self.head, self.prev, created_at, modified_at)
+            saved = self._db.execute(sql.MOVE_LEASE, (*moved_to, *key, fence))
         if saved.rowcount != 1:
             raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
 
