@@ -35,8 +35,9 @@ def select_messages(rest: str) -> str:
 
 _PIECES = """
     SELECT piece, content FROM fragments
-    WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece
+    WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece LIMIT ?
 """
+_FEW, _MANY = 4, 1024  # pieces that are asked for at once, first and at most: PostgreSQL sends all of them
 _PARENT = "SELECT parent, base FROM leases WHERE tenant = ? AND session = ?"
 _ANCESTORS = """
     WITH RECURSIVE line (session, parent, base) AS (
@@ -109,14 +110,18 @@ def read_pieces(
         The number of the last piece that was read, and the text.
     """
     texts: list[str] = []
-    size = 0
-    for piece, content in db.execute(_PIECES, (*message, after)):
-        size += utf8_size(content)
-        if texts and size > limit:
-            break
-        texts.append(content)
-        after = piece
-    return after, "".join(texts)
+    size, count = 0, _FEW
+    while True:
+        found = db.execute(_PIECES, (*message, after, count)).fetchall()
+        for piece, content in found:
+            size += utf8_size(content)
+            if texts and size > limit:
+                return after, "".join(texts)
+            texts.append(content)
+            after = piece
+        if len(found) < count or size >= limit:
+            return after, "".join(texts)
+        count = min(2 * count, _MANY)
 
 
 def with_content(db: Database, tenant: str, session: str, row: Row) -> Row:
