@@ -19,6 +19,7 @@ from .errors import ApprovalNotFound as ApprovalNotFound
 from .errors import ArchiveError as ArchiveError
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
+from .errors import InboxFull as InboxFull
 from .errors import CursorError as CursorError
 from .errors import CursorGone as CursorGone
 from .errors import HandedOver as HandedOver

@@ -71,7 +71,15 @@ _INFO = f"""
 """  # noqa: S608 - constants only
 _SESSIONS = f"{_INFO} (modified_at, session) < (?, ?) ORDER BY modified_at DESC, session DESC LIMIT ?"
 _SESSION = f"{_INFO} session = ?"
-_SIZE = "SELECT coalesce(sum(size), 0) FROM messages WHERE tenant = ? AND session = ? AND source IS NULL"
+# Each half by an index of its own: one condition for both would have the rows of all sessions read.
+_SIZE = """
+    SELECT coalesce(sum(size), 0) FROM (
+        SELECT size, source FROM messages WHERE tenant = ?1 AND session = ?2 AND sequence > 0
+        UNION ALL
+        SELECT size, source FROM messages
+        WHERE tenant = ?1 AND session = ?2 AND sequence IS NULL AND state = 'inbox' AND state <> 'closed'
+    ) AS kept WHERE source IS NULL
+"""
 _MARKS = """
     SELECT sequence, id, state = 'unanswered', client_key FROM messages
     WHERE tenant = ? AND session = ? AND sequence > ? AND (client_key IS NOT NULL OR state = 'unanswered')

@@ -8,6 +8,10 @@ FIND = select_messages("id = ?")
 FIND_KEY = select_messages("client_key = ?")
 # `state <> 'closed'` says to SQLite that the partial index holds all these rows.
 WAITING = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid LIMIT ?")
+HAS_WAITING = """
+    SELECT 1 FROM messages
+    WHERE tenant = ? AND session = ? AND state = 'inbox' AND state <> 'closed' LIMIT 1 OFFSET ?
+"""
 LEASE = "SELECT head, fence, base, prev, owner, crashes, modified_at FROM leases WHERE tenant = ? AND session = ?"
 SAVE_LEASE = """
     INSERT INTO leases (tenant, session, head, fence, prev, owner, crashes, created_at, modified_at)

@@ -128,6 +128,10 @@ class TableLedger(Ledger):
         """Keep the times for `save`."""
         self._dates = encode_time(created_at), encode_time(modified_at)
 
+    def has_waiting(self, count: int) -> bool:
+        """Look for the last of them."""
+        return count < 1 or self._db.execute(sql.HAS_WAITING, (*self._key, count - 1)).fetchone() is not None
+
     def asking(self) -> Sequence[Row]:
         """Look up what waits."""
         return [to_row(values) for values in self._db.execute(sql.ASKING, self._key)]
