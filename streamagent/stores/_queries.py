@@ -18,6 +18,7 @@ from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, u
 from ._dialect import NOW, PAGE_BYTES, PAGE_END, SNAPSHOT, Database
 from ._effects import Effect, records
 from ._forks import Part
+from ._making import make_message
 from ._select import decode, read_lineage, read_pieces, select_messages, to_row
 
 # One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds PAGE_BYTES at most, and one more row.
@@ -166,24 +167,13 @@ def _page_of(db: Database, tenant: str, session: str, part: Part) -> Page:
 
 def to_message(session: str, values: Sequence[Any]) -> Message:
     """Build a message of a row's columns; without the detour by `Row`, because a context is long."""
+    message_id, sequence, prev, role, type_, state, attempt, _, _, created_at, query, content, _, _ = values
     try:
-        query, created_at = decode(values)
+        facts, moment = decode(role, attempt, content, query, created_at)
     except ValueError:
         return to_row(values).message(session)
-    message_id, sequence, prev, role, type_, state, attempt, _, _, _, _, content, _, _ = values
-    return Message(
-        id=message_id,
-        session=session,
-        sequence=sequence,
-        prev=prev,
-        role=role,
-        type=type_,
-        content=content,
-        query=query,
-        more=state == "open",
-        attempt=attempt,
-        created_at=created_at,
-    )
+    more = state == "open"
+    return make_message(message_id, session, sequence, prev, role, type_, content, facts, more, attempt, moment)
 
 
 def read_next(db: Database, tenant: str, page: Page) -> tuple[int, str]:

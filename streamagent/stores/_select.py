@@ -50,18 +50,19 @@ _ANCESTORS = """
 """
 
 
-def decode(values: Sequence[Any]) -> tuple[dict[str, Any] | None, datetime]:
-    """Decode the query and the time among the columns of a row.
+def decode(
+    role: Any, attempt: Any, content: Any, query: Any, created_at: Any
+) -> tuple[dict[str, Any] | None, datetime]:
+    """Decode the query and the time of a row.
 
     Raises:
         ValueError: They hold what no message can: another program wrote it, or a newer version of this package.
     """
-    _, _, _, role, _, _, attempt, _, _, created_at, query, content, _, _ = values
     if role not in ROLES:
         raise ValueError(f"its role is {role!r:.80}")
     if not isinstance(attempt, int) or not isinstance(content, str):
         raise ValueError(f"its attempt is {attempt!r:.80} and its content {content!r:.80}")  # noqa: TRY004 - bad data
-    return decode_query(query), decode_time(created_at)
+    return None if query is None else decode_query(query), decode_time(created_at)
 
 
 def to_row(values: Sequence[Any]) -> Row:
@@ -70,7 +71,7 @@ def to_row(values: Sequence[Any]) -> Row:
     query, content, source, answered = rest
     flaw: str | None = None
     try:
-        decode(values)
+        decode(role, attempt, content, query, created_at)
     except ValueError as error:
         flaw, type_, role, attempt = str(error), UNREADABLE, role if role in ROLES else "assistant", 1
         content = content if isinstance(content, str) else ""
