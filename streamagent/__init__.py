@@ -19,10 +19,10 @@ from .errors import ApprovalNotFound as ApprovalNotFound
 from .errors import ArchiveError as ArchiveError
 from .errors import ConfigError as ConfigError
 from .errors import ConflictError as ConflictError
-from .errors import InboxFull as InboxFull
 from .errors import CursorError as CursorError
 from .errors import CursorGone as CursorGone
 from .errors import HandedOver as HandedOver
+from .errors import InboxFull as InboxFull
 from .errors import InvalidArguments as InvalidArguments
 from .errors import LeaseLost as LeaseLost
 from .errors import MessageError as MessageError
