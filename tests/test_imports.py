@@ -36,6 +36,7 @@ COLUMN = [
     "handover",
     "subagents",
     "session",
+    "block",
     "runtime",
     "postponed",
     "worker",
