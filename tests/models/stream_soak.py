@@ -1,7 +1,7 @@
 """Thousands of streams through one process: `python -m tests.models.stream_soak --streams 5000 [--lane NAME]`.
 
-One in ten is left by its reader, one in ten is cut by the provider. Memory is flat after the first fifth, and when all is
-over there is no socket, task or thread left.
+One in ten is left by its reader, one in ten is cut by the provider. Memory is flat after the first fifth, and when all
+is over there is no socket, task or thread left.
 """
 
 import argparse
