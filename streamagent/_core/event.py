@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -78,12 +78,16 @@ class EventReader:
 
     `done` tells that `[DONE]` has come, behind which nothing counts; `error`, what the answer failed with behind that
     which was returned.
+
+    Args:
+        read: Reads the data of an event; raises `ModelError` alone.
     """
 
-    __slots__ = ("_decoder", "done", "error")
+    __slots__ = ("_decoder", "_read_event", "done", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[bytes], Said | None] = read_event) -> None:
         self._decoder = SSEDecoder()
+        self._read_event = read
         self.done = False
         self.error: ModelError | None = None
 
@@ -97,12 +101,13 @@ class EventReader:
 
     def _read(self, events: Iterator[bytes]) -> list[Said]:
         said: list[Said] = []
+        read = self._read_event
         try:
             for data in events:
                 if data == DONE:
                     self.done = True
                     break
-                if (item := read_event(data)) is not None:
+                if (item := read(data)) is not None:
                     said.append(item)
         except ModelError as error:
             self.error = error
