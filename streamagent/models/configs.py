@@ -13,6 +13,7 @@ _OURS = frozenset({"model", "max_retries", "num_retries"})  # what is ours to do
 _PASSED = frozenset({"drop_params", "additional_drop_params", "allowed_openai_params"})
 _NOT_BY_HTTP = frozenset({"vllm", "oobabooga", "custom", "azure_text"})
 _HEARD = ("callbacks", "input_callback", "success_callback", "failure_callback")
+_MISSING = (AttributeError, ImportError, KeyError, NotImplementedError, TypeError)
 _KNOWN = 128  # configurations that are kept, far more than a program asks
 
 
@@ -39,23 +40,20 @@ def write_call(litellm: Any, name: str, parameters: Mapping[str, Any]) -> Call:
     wire = find_wire(litellm, provider, model)
     options = part("litellm.utils", "get_optional_params")(model=model, custom_llm_provider=provider, **asked)
     settings = part("litellm.litellm_core_utils.get_litellm_params", "get_litellm_params")
-    return wire.call(
-        {
-            "model": model,
-            "messages": asked["messages"],
-            "optional_params": options,
-            "litellm_params": settings(
-                api_base=base,
-                api_key=key,
-                custom_llm_provider=provider,
-                drop_params=asked.get("drop_params"),
-            ),
-            "headers": dict(headers or {}),
-            "api_base": base,
-            "api_key": key,
-            "stream": True,
-        }
-    )
+    where = {"api_base": base, "api_key": key}
+    request = {
+        "model": model,
+        "messages": asked["messages"],
+        "optional_params": options,
+        "litellm_params": settings(**where, custom_llm_provider=provider, drop_params=asked.get("drop_params")),
+        "headers": dict(headers or {}),
+        "stream": True,
+        **where,
+    }
+    try:
+        return wire.call(request)
+    except _MISSING as error:  # nothing was sent yet
+        raise Unfit(f"this version of LiteLLM is not as expected ({type(error).__name__}: {error})") from error
 
 
 @lru_cache(maxsize=_KNOWN)

@@ -75,7 +75,8 @@ class GeminiWire(Wire):
         """See `Wire.look_up`."""
         module = f"{_GEMINI}.vertex_and_google_ai_studio_gemini"
         self._iterator = _iterator(module, "logging_obj")
-        self._url = takes(part(module, "VertexLLM")().get_token_and_url, "get_token_and_url", *_GEMINI_URL)
+        vertex = part(module, "VertexLLM")()
+        self._url = takes(getattr(vertex, "get_token_and_url", None), "get_token_and_url", *_GEMINI_URL)
         body = part(f"{_GEMINI}.transformation", "sync_transform_request_body")
         self._body = takes(body, "sync_transform_request_body", *_GEMINI_BODY)
 
