@@ -68,6 +68,17 @@ def read_event(data: bytes) -> Said | None:
     return ("reasoning", said.reasoning_content) if not said.content else _read_all(data)
 
 
+def read_piece(data: bytes) -> Piece | None:
+    """Read the data of an event that is a piece of text or reasoning and nothing else; `None` for any other."""
+    try:
+        said = _decode(data).choices[0].delta
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    if said.reasoning_content is None:
+        return None if said.content is None else ("text", said.content)
+    return None if said.content else ("reasoning", said.reasoning_content)
+
+
 def _read_all(data: bytes) -> Delta | None:
     chunk = parse_event(data)
     return None if chunk is None else read_chunk(chunk)

@@ -21,7 +21,17 @@ _GEMINI_URL = (
 )
 
 
-class AnthropicWire(Wire):
+class _Apart(Wire):
+    """A provider whose iterator is apart from its configuration."""
+
+    _iterator: Any
+
+    def _parser(self, **more: Any) -> Parse:
+        parse: Parse = self._iterator(streaming_response=None, sync_stream=False, **more).chunk_parser
+        return parse
+
+
+class AnthropicWire(_Apart):
     """Anthropic: apart from its configuration are its iterator, and what it lets pass of beta versions."""
 
     base = "https://api.anthropic.com"
@@ -60,11 +70,10 @@ class AnthropicWire(Wire):
     def parser(self, asked: Asked) -> Parse:
         """See `Wire.parser`."""
         names = asked["litellm_params"].get(self._names)
-        parse: Parse = self._iterator(streaming_response=None, sync_stream=False, tool_name_reverse_map=names).chunk_parser
-        return parse
+        return self._parser(tool_name_reverse_map=names)
 
 
-class GeminiWire(Wire):
+class GeminiWire(_Apart):
     """Gemini: apart from its configuration are its address, its body and its iterator."""
 
     bases = ("GEMINI_API_BASE",)
@@ -106,8 +115,7 @@ class GeminiWire(Wire):
 
     def parser(self, asked: Asked) -> Parse:
         """See `Wire.parser`."""
-        parse: Parse = self._iterator(streaming_response=None, sync_stream=False, logging_obj=_log(asked)).chunk_parser
-        return parse
+        return self._parser(logging_obj=_log(asked))
 
 
 class CohereWire(Wire):

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamagent._core.delta import read_chunk
-from streamagent._core.event import Said
+from streamagent._core.event import Said, read_piece
 from streamagent._core.sse import parse_object
 from streamagent.errors import ModelError
 
 from .faults import WRONG_SHAPE, to_model_error
-from .wires import Parse
+from .wires import Call
 
 _BARE = {"provider_specific_fields": None}  # a delta of LiteLLM's without reasoning
 _SPOKEN = frozenset({"content", "role"})
 
 
-def read(parse: Parse, data: bytes) -> Said | None:
+def read(call: Call, data: bytes) -> Said | None:
     """Read the data of an event.
 
     Args:
-        parse: LiteLLM's parser.
+        call: What it answers; it has LiteLLM's parser.
         data: What `SSEDecoder` yielded, but not `DONE`.
 
     Returns:
@@ -31,13 +31,15 @@ def read(parse: Parse, data: bytes) -> Said | None:
         ModelError: It is damaged, or not in the provider's form (kind `protocol`), or the parser says that the answer
             failed.
     """
+    if call.plain and (piece := read_piece(data)):
+        return piece
     event = parse_object(data)
     if event is None:
         return None
     if event.get("error") or event.get("object") == "error":
         return read_chunk(event)
     try:
-        chunk = parse(event)
+        chunk = call.parse(event)
     except Exception as error:
         if "choices" in event and not getattr(error, "status_code", None):
             return read_chunk(event)  # what LiteLLM stumbles over is often no fault, as a delta that is null

@@ -86,7 +86,7 @@ class ProviderModel(LiteLLMModel):
 
     async def _answer(self, call: Call, parameters: Mapping[str, Any]) -> Chunks:
         secrets = [*secrets_of(parameters), *find_secrets(call.headers), call.key or ""]
-        reader, some = EventReader(partial(read, call.parse)), False
+        reader, some = EventReader(partial(read, call)), False
         try:
             async with http.post(call.url, call.headers, call.body, secrets=secrets) as response:
                 async for data in response.content.iter_any():

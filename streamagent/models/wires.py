@@ -51,6 +51,7 @@ class Call:
         body: Its body.
         key: The key, if there is one.
         parse: Reads the events of this answer.
+        plain: It makes nothing else of OpenAI's form than we do.
     """
 
     url: str
@@ -58,6 +59,7 @@ class Call:
     body: bytes
     key: str | None
     parse: Parse
+    plain: bool
 
 
 class Wire:
@@ -77,6 +79,7 @@ class Wire:
         "litellm.llms.openai.chat.gpt_transformation",
         "OpenAIChatCompletionStreamingHandler",
     )
+    plain = False
 
     def __init__(self, provider: str, config: Any) -> None:
         self._provider, self._config = provider, config
@@ -106,6 +109,7 @@ class Wire:
         if not isinstance(found, part(*self.reader)):
             raise Unfit(f"its stream is not known to be one of events ({type(found).__name__})")
         takes(found.chunk_parser, "chunk_parser", "chunk")
+        self.plain = type(found).chunk_parser is part(*Wire.reader).chunk_parser
 
     def call(self, asked: Asked) -> Call:
         """Write a request.
@@ -126,7 +130,8 @@ class Wire:
             {**asked, "headers": headers, "api_base": url, "request_data": data, "fake_stream": False},
         )
         body = raw or exactjson.dumps(data)
-        return Call(url=url, headers=_sent(signed), body=body, key=asked["api_key"], parse=self.parser(asked))
+        sent = {"url": url, "headers": _sent(signed), "body": body, "key": asked["api_key"]}
+        return Call(**sent, parse=self.parser(asked), plain=self.plain)
 
     def write(self, asked: Asked) -> Written:
         """Return the address, the headers and the body of a request."""

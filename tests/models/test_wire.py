@@ -1,4 +1,4 @@
-"""Answers in the providers' own forms (tests/wire): the provider lane and LiteLLM's own client make the same of them."""
+"""Answers in the providers' own forms (tests/wire), and that LiteLLM's own client makes the same of them."""
 
 import re
 from dataclasses import replace
@@ -49,7 +49,7 @@ async def ask(lane, name, *responses, prompt="How many in both?", settings=SETTI
 
 
 def same(messages):
-    """What is to be the same: all but ids, times, how the text was cut, and LiteLLM's sums of what it counted itself."""
+    """What is to be the same: all but ids, times, how the text was cut, and what LiteLLM counted itself."""
     found = []
     for message in fold(messages):
         query = dict(message.query or {})
@@ -64,9 +64,10 @@ def same(messages):
 def outcome(messages):
     whole = fold(messages)
     calls = [(call.query["tool"], call.query["args"]) for call in whole if call.type == "tool_call"]
-    said = {kind: "".join(message.content for message in whole if message.type == kind) for kind in ("text", "reasoning")}
+    texts = [[message.content for message in whole if message.type == kind] for kind in ("text", "reasoning")]
     usage = whole[-1].query["usage"]
-    return {**said, "calls": calls, "reason": whole[-1].query["reason"], "usage": [usage[name] for name in COUNTS]}
+    reason, counts = whole[-1].query["reason"], [usage[name] for name in COUNTS]
+    return {"said": tuple(map("".join, texts)), "calls": calls, "reason": reason, "usage": counts}
 
 
 CALLS = [("stock", {"place": "Köln"}), ("stock", {"place": "東京"})]
@@ -83,9 +84,8 @@ SAID = {
 @pytest.mark.parametrize("name", NAMES)
 async def test_an_answer_in_the_providers_form_is_understood(name):
     messages, _ = await ask(ProviderModel, name, events(name))
-    text, reasoning, usage = SAID[name]
-    expected = {"text": text, "reasoning": reasoning, "calls": CALLS, "reason": "tool_calls", "usage": usage}
-    assert outcome(messages) == expected
+    *said, usage = SAID[name]
+    assert outcome(messages) == {"said": tuple(said), "calls": CALLS, "reason": "tool_calls", "usage": usage}
     assert messages[-1].query["cost"] > 0
 
 
@@ -108,8 +108,7 @@ async def test_litellms_client_cannot_read_the_events_of_cohere():
 async def test_cohere_says_text_too():
     messages, requests = await ask(ProviderModel, "cohere", events("cohere-text"))
     assert outcome(messages) == {
-        "text": "In Köln there are 15.",
-        "reasoning": "",
+        "said": ("In Köln there are 15.", ""),
         "calls": [],
         "reason": "stop",
         "usage": [980, 11, 991],
