@@ -36,7 +36,15 @@ _WAITING = """
 _LEFT = select_messages("state = ? AND state <> 'closed' ORDER BY sequence")
 _LAST = select_messages(f"sequence <= ? AND NOT (role = 'user' AND type IN {ASIDE}) ORDER BY sequence DESC LIMIT 1")
 _LEASE = "SELECT prev IS NOT NULL, crashes FROM leases WHERE tenant = ? AND session = ?"
-_CALLS = "SELECT call, attempts, outcome FROM calls WHERE tenant = ? AND session = ? AND state <> 'closed'"
+# Earlier versions left records of calls that have their result.
+_CALLS = """
+    SELECT call, attempts, outcome FROM calls
+    WHERE tenant = ? AND session = ? AND state <> 'closed' AND EXISTS (
+        SELECT 1 FROM messages
+        WHERE messages.tenant = calls.tenant AND messages.session = calls.session AND id = call
+            AND messages.state = 'unanswered'
+    )
+"""
 # By two small indexes, whatever else there is: what somebody holds, and in whose inbox something waits. `>= ''` names
 # the one of owners to both planners; with `IS NOT NULL` SQLite walks all sessions.
 _UNATTENDED = f"""
