@@ -218,6 +218,8 @@ def test_a_target_that_chooses_no_agent_is_told():
         (["shop.py", "--lease", "0"], "lease=…) takes seconds above 0"),
         (["shop.py", "--grace", "-1"], "--grace takes seconds above 0"),
         (["shop.py", "--nats", "http://me:secret@x"], "NatsBus takes a URL such as nats://host:4222"),
+        (["shop.py", "--nats", "nats://"], "NatsBus takes a URL such as nats://host:4222"),
+        (["shop.py", "--nats", "nats://me:secret@x:port"], "NatsBus takes a URL such as nats://host:4222"),
     ],
 )
 def test_what_it_cannot_use_is_told(arguments, told):
