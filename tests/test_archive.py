@@ -355,7 +355,7 @@ rows = st.lists(
         type=st.sampled_from(["text", "data", "image", "tool", "unknown"]),
         content=st.text(max_size=20),
         query=st.none() | st.dictionaries(st.text(max_size=5), st.integers() | st.text() | st.none(), max_size=3),
-        attempt=st.integers(-(1 << 63), (1 << 63) - 1),
+        attempt=st.integers(1, (1 << 63) - 1),
         created_at=st.datetimes(timezones=st.just(utc_now().tzinfo)),
         more=st.booleans(),
     ),
