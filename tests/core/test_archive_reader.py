@@ -124,6 +124,10 @@ def test_nothing_stands_behind_the_last_line():
         ({**HEADER, "streamagent": "x"}, "version 'x' is not known"),
         ({**HEADER, "streamagent": True}, "version True is not known"),
         ({**HEADER, "streamagent": 1.0}, "version 1.0 is not known"),
+        (
+            b'{"streamagent": 1, "session": "\\ud800", "session": "s", "n": 1234567890123456789}\n',
+            "the key 'session' twice",
+        ),
         (json.dumps(HEADER).replace("{", '{"session": "t", ').encode() + b"\n", "the key 'session' twice"),
         ({**HEADER, "extra": 1}, "a field 'extra'"),
         (without(HEADER, "session"), "no field 'session'"),
