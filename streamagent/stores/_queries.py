@@ -31,7 +31,15 @@ _WAITING = """
     SELECT DISTINCT messages.session FROM json_each(?) AS asked CROSS JOIN messages ON messages.session = asked.value
     WHERE tenant = ? AND state = 'inbox' AND state <> 'closed' AND messages.type = ?
 """
-_CALLS = "SELECT call, attempts, outcome FROM calls WHERE tenant = ? AND session = ? AND state <> 'closed'"
+# Earlier versions left records of calls that have their result.
+_CALLS = """
+    SELECT call, attempts, outcome FROM calls
+    WHERE tenant = ? AND session = ? AND state <> 'closed' AND EXISTS (
+        SELECT 1 FROM messages
+        WHERE messages.tenant = calls.tenant AND messages.session = calls.session AND id = call
+            AND messages.state = 'unanswered'
+    )
+"""
 # By two small indexes, whatever else there is: what somebody holds, and in whose inbox something waits. `>= ''` names
 # the one of owners to both planners; with `IS NOT NULL` SQLite walks all sessions.
 _UNATTENDED = f"""

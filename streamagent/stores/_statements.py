@@ -90,7 +90,7 @@ START_CALL = """
 """
 FINISH_CALL = """
     UPDATE calls SET state = 'finished', outcome = ?, finished_at = ?, fence = ?
-    WHERE tenant = ? AND session = ? AND call = ?
+    WHERE tenant = ? AND session = ? AND call = ? AND state <> 'closed' -- a tool that streams has begun its result
 """
 CLOSE_CALL = """
     UPDATE calls SET state = 'closed', outcome = NULL, finished_at = coalesce(finished_at, ?)
