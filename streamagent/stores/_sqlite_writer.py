@@ -49,9 +49,6 @@ class SqliteWriter(Writer):
         with CancelScope(shield=True):  # bounded: it waits for others for busy_timeout at most
             await call(self._db, empty_log, self._options.path)
 
-    def _under_way(self, session: str) -> list[Operation]:
-        return [operation for operation in self._batch if operation.session == session]
-
     async def _transact(self, batch: list[Operation]) -> list[Exception | None]:
         try:
             return await call(self._db, self._patiently, batch)
