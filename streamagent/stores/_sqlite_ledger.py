@@ -10,7 +10,7 @@ from ._forks import ForkPoint
 from ._row import Row
 from ._tables import TableLedger
 
-_LIMIT = 10_000  # sessions, and open messages: far above what one process works at; then it begins anew
+_LIMIT = 4_000  # sessions, and open messages: above what one process works at, and 1 MB; then it begins anew
 
 
 class Memory:
