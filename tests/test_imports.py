@@ -35,6 +35,7 @@ COLUMN = [
     "watch",
     "handover",
     "subagents",
+    "block",
     "session",
     "block",
     "runtime",

@@ -106,9 +106,6 @@ class PostgresWriter(Writer):
         del self._busy[session]
         self._wake.set()
 
-    def _under_way(self, session: str) -> list[Operation]:
-        return self._busy.get(session, [])
-
     async def _transact(self, batch: list[Operation]) -> Sequence[Exception | None]:
         try:
             return await self._pool.run(partial(commit, batch=batch, tenant=self._tenant))
