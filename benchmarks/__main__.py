@@ -6,14 +6,15 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from subprocess import CalledProcessError
+from subprocess import CalledProcessError, TimeoutExpired
 
 import orjson
 from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
+from rich.progress import Progress, TaskID, TimeElapsedColumn
 
 from . import peers
 from .catalog import BENCHMARKS, TWELVE
+from .harness import Tick
 from .report import Report, Setting
 
 _GIVEN = ("sessions", "chunks", "pace_ms", "history", "megabytes")
@@ -30,36 +31,46 @@ def main() -> None:
         reports.append(report)
         if not options.json:
             report.show()
-    if options.json:
-        found = [report.to_dict() for report in reports]
+    found = [report.to_dict() for report in reports]
+    if options.json and found:
         print(orjson.dumps(found if options.name == "all" else found[0]).decode())
     if options.plot:
         from .plot import plot
 
-        for file in plot([report.to_dict() for report in reports]):
-            print(file, file=sys.stderr)
+        print(*plot(found), sep="\n", file=sys.stderr)
+    sys.exit(len(reports) < len(names))
 
 
 def _run(names: Sequence[str], options: Namespace) -> Iterator[Report]:
-    there = peers.installed(options.peers)
-    absent = [name for name in options.peers if name not in there]
+    """Run benchmarks one after the other; one that fails is named, and the next one runs."""
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns()[:1], TimeElapsedColumn())
-    given = {key: getattr(options, key) for key in _GIVEN if getattr(options, key)}
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         for name in names:
             task = progress.add_task(name, total=None)
 
-            def tick(step: str, name: str = name, task: object = task) -> None:
-                progress.update(task, description=f"{name}: {step}")  # type: ignore[arg-type]
+            def tick(step: str, name: str = name, task: TaskID = task) -> None:
+                progress.update(task, description=f"{name}: {step}")
 
-            benchmark = BENCHMARKS[name]
-            workload = replace(benchmark.workload, **given)
-            rounds = options.rounds or benchmark.rounds
-            yield benchmark.measure(
-                Setting(name=name, workload=workload, rounds=rounds, tick=tick, peers=there, absent=absent)
-            )
+            try:
+                yield BENCHMARKS[name].measure(_setting(name, options, tick))
+            except (RuntimeError, TimeoutExpired) as error:
+                print(f"{name} failed: {error}", file=sys.stderr)
             progress.remove_task(task)
+
+
+def _setting(name: str, options: Namespace, tick: Tick) -> Setting:
+    benchmark = BENCHMARKS[name]
+    there = peers.installed(options.peers)
+    given = {key: getattr(options, key) for key in _GIVEN if getattr(options, key)}
+    return Setting(
+        name=name,
+        workload=replace(benchmark.workload, **given),
+        rounds=options.rounds or benchmark.rounds,
+        tick=tick,
+        peers=there,
+        absent=[peer for peer in options.peers if peer not in there],
+    )
 
 
 def _peers(what: str, names: Sequence[str]) -> int:
