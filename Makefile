@@ -24,7 +24,7 @@ demo: $(VENV)/installed
 	$(BIN)/streamagent sessions show demo --db demo.db
 
 test: $(VENV)/dev $(VENV)/model
-	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term --cov-fail-under=95
 
 check: lint test
 

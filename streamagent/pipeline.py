@@ -190,11 +190,14 @@ class BareRun:
 class Chain:
     """Links of an open pipeline, source first. One owner opens it, drives `tail` and closes it."""
 
-    __slots__ = ("_links", "_stack", "tail")
+    __slots__ = ("_links", "tail")
 
-    def __init__(self, source: Source) -> None:
-        self._links: list[Any] = [source]
-        self.tail: Source = source
+    tail: Source
+
+    def __init__(self, source: Source | None = None) -> None:
+        self._links: list[Any] = []
+        if source is not None:
+            self.append(source)
 
     async def extend(self, stages: Iterable[Stage], run: RunContext) -> None:
         """Put stages behind the tail.
@@ -214,8 +217,12 @@ class Chain:
 
     def append(self, link: Source) -> None:
         """Put a link that reads the tail, or what the tail feeds, behind it."""
-        self._links.append(link)
+        self.hold(link)
         self.tail = link
+
+    def hold(self, link: Any) -> None:
+        """Close something with the chain, before what was added earlier."""
+        self._links.append(link)
 
     async def aclose(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         """Close all links, outermost first, shielded, within `close_timeout` seconds; idempotent."""

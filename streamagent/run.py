@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from .approvals import refuse_strange
@@ -105,7 +106,7 @@ class Run:
         """Take over what a run had used up whose process died."""
         self.number, self.last_turn = cut.turns, cut.granted + self.plan.max_turns
         self.first, self.since = cut.first, cut.first - 1
-        self.prompt = cut.prompt
+        self.prompt, self.shrunk = cut.prompt, cut.shrunk
         self.asked = None if cut.asked is None else cut.asked.id
         self.resumed = True
 
@@ -169,7 +170,8 @@ class Run:
         fresh |= {"cut": None, "started": {}}
         # An answer that was complete counts, also when its calls were cut; behind the last word begins something new.
         stop = None if self.turn is None or self.turn.stop is self.stop else self.turn.stop
-        fresh["number"] = self.number + (stop is not None and not stop.is_final)
+        counts = stop is not None and not stop.is_final and not (self.turn and self.turn.retried)
+        fresh["number"] = self.number + counts
         fresh["since"] = None if self.first is None else self.first - 1
         return replace(self, tasks=tasks, left=NOTHING, **fresh)
 
@@ -211,10 +213,10 @@ class Run:
         self.resumed |= bool(decisions)
         return decisions
 
-    def source(self) -> Stream:
-        """Give what the next turn is about: the stored messages, or once what `prepare_next_turn` has given."""
+    def rows(self) -> Callable[[], Stream]:
+        """Tell what reads what the next turn is about: the stored messages, or what `prepare_next_turn` has given."""
         given, self.context = self.context, None
-        return latest(self.store.read(self.session)) if given is None else each(given)
+        return partial(each, given) if given is not None else lambda: latest(self.store.read(self.session))
 
     async def start_call(self, call: str) -> int:
         """Commit that a call's tool is about to run."""

@@ -26,6 +26,7 @@ from .protocols import Bus, Store
 from .records import check_id
 from .run import Run
 from .session import Session
+from .shared import close_idle
 from .subagents import run_child
 from .watch import CANCEL_TIMEOUT, POLL, Watch, cancel_elsewhere, cancel_message, check_seconds
 
@@ -85,6 +86,7 @@ class Runtime(AsyncContextManagerMixin):
                     with CancelScope(shield=True):  # bounded: closing a run is
                         await self._close_runs()
                         await self.holding.leave()
+                        await close_idle()
                     self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise_single(group)

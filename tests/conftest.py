@@ -21,7 +21,22 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 
+settings.register_profile("patient", settings(), deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("patient")
+
 _numbers = count()
+
+LONGEST = [
+    "test_matrix_postgres.py",
+    "test_soak.py",
+    "test_seeds_1.py",
+    "test_seeds_2.py",
+    "test_matrix.py",
+    "test_pipelines.py",
+    "test_machine.py",
+    "test_subagents.py",
+    "test_benchmarks.py",
+]
 
 BACKENDS = [
     pytest.param(("asyncio", {"debug": True}), id="asyncio"),
@@ -87,8 +102,12 @@ class OwnFile(SqliteStore):
 
 
 def pytest_collection_modifyitems(items):
-    """Leave out SQLite under trio, because aiosqlite is asyncio's, and PostgreSQL but on uvloop, the fastest."""
+    """Leave out SQLite under trio, because aiosqlite is asyncio's, and PostgreSQL but on uvloop, the fastest.
+
+    The files that take longest come first, so that no core waits for the last of them.
+    """
     items[:] = [item for item in items if not _impossible(getattr(item, "callspec", None))]
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def _impossible(callspec):

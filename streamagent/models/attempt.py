@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from streamagent.message import Message
 from streamagent.waiting import Interrupted, make_waiter
 
 Delay = Callable[..., float | None]
-Batch = list[Mapping[str, Any] | Said]  # what came with one read of the network
+Batch = Sequence[Mapping[str, Any] | Said]  # what came with one read of the network, as a list
 Chunks = AsyncGenerator[Mapping[str, Any] | Batch | bytes, None]  # chunks, then `DONE`
 
 

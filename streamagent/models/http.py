@@ -13,18 +13,20 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from streamagent.errors import ModelError
+from streamagent.shared import closes_idle
 
+from .body import StreamedBody
 from .faults import redact, refusal
 
 if TYPE_CHECKING:
     import aiohttp
 
-Body = bytes | AsyncGenerator[bytes, None]
-
 _ERROR_LIMIT = 64 * 1024  # bytes that are read of the body of an error
 _CONNECT_TIMEOUT = 30.0  # seconds
 _LINGER = 0.05  # seconds that the end of a response is waited for, so that its connection can be used again
-_OK, _FAILED = 200, 400
+_OK, _FAILED, _LENGTH_REQUIRED = 200, 400, 411
+
+_sized: set[str] = set()  # addresses that take no request of unknown length
 
 
 async def load() -> None:
@@ -78,6 +80,7 @@ async def _pool() -> _Pool:
     return pool
 
 
+@closes_idle
 async def close_idle() -> None:
     """Close the connections of the loop that runs, unless a request is under way; the next request opens new ones."""
     try:
@@ -91,14 +94,15 @@ async def close_idle() -> None:
 
 @asynccontextmanager
 async def post(
-    url: str, headers: Mapping[str, str], body: Body, *, secrets: Iterable[str] = ()
+    url: str, headers: Mapping[str, str], body: bytes | StreamedBody, *, secrets: Iterable[str] = ()
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """Send a request and give its response, once its head has come.
 
     Args:
         url: Where to.
         headers: Beside those for the body's length.
-        body: The body; it is sent in chunks when it is a stream.
+        body: The body. One that is streamed is sent in chunks; where those are refused, the next request is measured
+            before it is sent.
         secrets: Values that must not occur in the text of an error.
 
     Raises:
@@ -106,9 +110,16 @@ async def post(
     """
     pool, client = await _pool(), _aiohttp()
     pool.active += 1
+    streamed = None if isinstance(body, bytes) else body
     try:
-        async with pool.http.post(url, headers=headers, data=body, allow_redirects=False) as response:
+        if streamed is not None and url in _sized:
+            headers = {**headers, "Content-Length": str(await streamed.measure())}
+        data = body if streamed is None else streamed.pieces()
+        async with pool.http.post(url, headers=headers, data=data, allow_redirects=False) as response:
             if response.status != _OK:
+                if response.status == _LENGTH_REQUIRED and streamed is not None and url not in _sized:
+                    _sized.add(url)
+                    raise ModelError("the provider wants to know a request's length", kind="protocol", retryable=True)
                 raise await _refused(response, secrets)
             yield response
             await _finish(response)
@@ -117,6 +128,8 @@ async def post(
     except client.InvalidURL as error:
         raise ModelError(f"{url!r} is no address of a provider; set api_base", kind="bad_request") from error
     except (client.ClientError, OSError) as error:
+        if streamed is not None and streamed.error is not None:
+            raise streamed.error from None
         text = redact(str(error), secrets)
         raise ModelError(f"the connection to the provider failed: {text}", kind="connection", retryable=True) from error
     finally:

@@ -69,7 +69,7 @@ def cost(entry: Mapping[str, Any], usage: Mapping[str, Any]) -> float | None:
         return value if is_count(value) else otherwise
 
     per_input, per_output = rate("input_cost_per_token"), rate("output_cost_per_token")
-    return (
+    return float(
         (asked - read - written) * per_input
         + read * rate("cache_read_input_token_cost", per_input)
         + written * rate("cache_creation_input_token_cost", per_input)
