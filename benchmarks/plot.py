@@ -1,10 +1,16 @@
-"""Charts of what was found, as PNG and SVG; needs the extra `plot`."""
+"""Charts of what was found, as PNG and SVG; needs the extra `plot`.
+
+`python -m benchmarks.plot FILE…` draws what `--json` has printed before.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 Report = Mapping[str, Any]  # as `Report.to_dict` gives it
 
@@ -107,3 +113,8 @@ def _color(name: str) -> str:
     if _is_ours(name):
         return _OURS
     return _FLOOR if name.startswith(_FLOORS) else _PEER
+
+
+if __name__ == "__main__":
+    found = [orjson.loads(Path(name).read_bytes()) for name in sys.argv[1:]]
+    print(*plot(report for each in found for report in (each if isinstance(each, list) else [each])), sep="\n")

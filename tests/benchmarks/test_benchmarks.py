@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.catalog import BENCHMARKS, TWELVE
+from benchmarks.peers import PEERS
 
 ROOT = Path(__file__).parents[2]
 OURS, FLOOR = "streamagent_direct", "aiohttp_loop"
@@ -166,3 +167,10 @@ def test_a_peer_that_is_not_known_is_refused(environment):
 
     assert caught.value.returncode == 2
     assert "langgarph" in caught.value.stderr
+
+
+def test_peers_are_listed(environment):
+    """Each on a line, with its versions or without."""
+    listed = benchmark(environment, "peers", "list").stdout.splitlines()
+
+    assert [line.partition(":")[0] for line in listed] == [*PEERS]

@@ -180,6 +180,23 @@ def test_a_peer_is_there_when_its_installation_came_to_its_end(tmp_path, monkeyp
     assert peers.command("openai", "idle")[0] == str(tmp_path / "openai" / "bin" / "python")
 
 
+@pytest.mark.parametrize(("name", "tools"), [("agno", ["-m venv", "-m pip"]), ("pi", ["npm install"])])
+def test_each_peer_is_installed_anew_into_a_folder_of_its_own(tmp_path, monkeypatch, name, tools):
+    """What was there is gone, and the versions are written when all else is done."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "old").touch()
+    commands = []
+    monkeypatch.setattr(peers, "FOLDER", tmp_path)
+    monkeypatch.setattr(peers, "_run", lambda arguments, folder: commands.append((" ".join(arguments), folder)))
+    monkeypatch.setattr(peers, "_versions", lambda _name: {"package": "1.0"})
+    peers.install(name)
+
+    assert [tool for command, _ in commands for tool in tools if tool in command] == tools
+    assert {folder for _, folder in commands} == {tmp_path / name}
+    assert all(package in commands[-1][0] for package in peers.PEERS[name].packages)
+    assert (peers.versions(name), (tmp_path / name / "old").exists()) == ({"package": "1.0"}, False)
+
+
 def test_charts_are_drawn_as_png_and_svg(tmp_path):
     """Bars of one figure, lines over the length of a history."""
     pytest.importorskip("matplotlib")
