@@ -42,6 +42,11 @@ def child_environment() -> Iterator[dict[str, str]]:
         yield environment
 
 
+def environment_of(name: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment of a contender: what is installed of a peer was compiled when it was installed."""
+    return {key: value for key, value in environment.items() if key != _CACHE} if name in PEERS else environment
+
+
 def run_child(environment: Mapping[str, str], *args: str) -> Sample:
     """Run Python with these arguments and read the sample that it prints.
 
@@ -105,10 +110,7 @@ class Arena:
         """
         with TemporaryDirectory() as folder:
             task = replace(workload, url=self.url, folder=workload.folder or folder)
-            environment = dict(self.environment)
-            if name in PEERS:
-                environment.pop(_CACHE, None)  # what was installed is compiled already
-            return run_command(environment, [*command(name, how), task.to_json()])
+            return run_command(environment_of(name, self.environment), [*command(name, how), task.to_json()])
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .harness import child_environment, gather, run_command
+from .harness import child_environment, environment_of, gather, run_command
 from .measure import Sample
 from .peers import PEERS, python
 from .report import Report, Setting, middle
@@ -32,7 +32,7 @@ def measure_import(setting: Setting) -> Report:
         def take(name: str) -> Sample:
             interpreter = python(name) if name in PEERS else sys.executable
             probe = _PROBE.format(statement=statements[name], heavy=_HEAVY)
-            return run_command(environment, [interpreter, "-c", probe])
+            return run_command(environment_of(name, environment), [interpreter, "-c", probe])
 
         gather([*statements], 1, setting.tick, take)
         samples = gather([*statements], setting.rounds, setting.tick, take)

@@ -14,6 +14,7 @@ from benchmarks.contender import Contender
 from benchmarks.harness import gather, run_child, serving, turns
 from benchmarks.measure import measure, run
 from benchmarks.measure_more import measure_turn
+from benchmarks.plot import plot
 from benchmarks.received import received
 from benchmarks.report import Check, Report, Setting, compare, medians, subtract, versions
 from benchmarks.server import calling_turn, last_turn
@@ -199,9 +200,6 @@ def test_each_peer_is_installed_anew_into_a_folder_of_its_own(tmp_path, monkeypa
 
 def test_charts_are_drawn_as_png_and_svg(tmp_path):
     """Bars of one figure, lines over the length of a history."""
-    pytest.importorskip("matplotlib")
-    from benchmarks.plot import plot
-
     bars = {"benchmark": "chunk_burst", "rounds": 1, "medians": {"streamagent_direct": {"cpu_us_per_chunk": 2.0}}}
     lines = {"benchmark": "context_growth", "rounds": 1, "medians": {"a": {"cpu_ms at 10": 1.0, "cpu_ms at 100": 2.0}}}
     files = plot([bars, lines, {"benchmark": "fleet"}], tmp_path)
