@@ -56,9 +56,10 @@ async def turns(run: Run) -> Stream:
         while known := recalled or await run.decide(left):
             for row in known:
                 yield row
-            recalled, left = [], await run.store.unfinished(run.session)
+            recalled, left = [], await run.look()
         run.begun = False
         border = await _border(run, left)
+        run.waiting = None
         if isinstance(border, Message):
             yield border
         if not isinstance(border, list):
@@ -97,8 +98,8 @@ async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message 
         run.left_off = goes_on
         return None
     if goes_on or (end.stop.query or {}).get("reason") not in _QUEUES_LEFT:
-        steered = [] if over else await run.inbox.steered()
-        admitted = steered or ([] if goes_on else await run.inbox.followed_up())
+        found = run.waiting if hook is None else None  # a hook may have taken its time
+        admitted = await run.inbox.between(found, steering=not over, follow_ups=not goes_on)
     if not (goes_on or admitted):
         return None
     await _prepare(run, end)
@@ -152,7 +153,7 @@ async def _left(run: Run, turn: Turn) -> Unfinished | None:
     run.shrunk |= turn.overflowed
     run.number += not run.retry
     made = (run.stop.query or {}).get("reason") == "tool_calls"
-    return await run.store.unfinished(run.session) if made else None
+    return await run.look() if made else None
 
 
 def _has_results(run: Run, left: Unfinished | None) -> bool:

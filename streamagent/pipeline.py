@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, cast
 
 from anyio import CancelScope, create_task_group, move_on_after
@@ -97,6 +98,9 @@ def _check_places(duties: list[Duty]) -> None:
         raise ConfigError("tool_dispatch stands before persist: so a call is stored before it runs, and its result too")
 
 
+_SAYS_OTHERWISE = frozenset({"__signature__", "__wrapped__"})
+
+
 def wants_run(stage: Stage) -> bool:
     """Tell whether a stage takes `(stream, run)` rather than `(stream)`.
 
@@ -105,6 +109,10 @@ def wants_run(stage: Stage) -> bool:
     """
     if not callable(stage):
         raise ConfigError(f"{stage!r} is not a stage: a stage is a function of (stream) or (stream, run)")
+    if isinstance(stage, FunctionType) and stage.__defaults__ is None and not _SAYS_OTHERWISE & vars(stage).keys():
+        count = stage.__code__.co_argcount
+        if 0 < count <= WITH_RUN:  # of nearly all stages; `signature` takes longer than the stage
+            return count == WITH_RUN
     try:
         parameters = inspect.signature(stage).parameters.values()
     except (TypeError, ValueError):

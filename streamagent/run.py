@@ -43,6 +43,7 @@ class Run:
     what is known of its calls. `first` is the sequence of its first row, also before a
     pause; `context`, what the next turn is given instead of the stored messages. `leaving`, that another process goes
     on with it at the next border; `left_off`, that it came to one.
+    `waiting` is what the border finds in the inbox.
     """
 
     session: str
@@ -77,6 +78,7 @@ class Run:
     left_off: bool = False
     first: int | None = None
     since: int | None = None
+    waiting: Sequence[Message] | None = None
     stop: Message = _PAUSED
     inbox: Inbox = field(init=False)
 
@@ -197,6 +199,12 @@ class Run:
         if self.turn is None or self.cut_usage is None:
             return {"usage": {"total_tokens": 0}}
         return {"model": self.turn.model, "usage": self.cut_usage}
+
+    async def look(self) -> Unfinished:
+        """Look how the calls of the last turn stand, and into the inbox."""
+        standing = await self.store.standing(self.session)
+        self.waiting = standing.inbox
+        return standing.left
 
     async def decide(self, left: Unfinished | None) -> list[Message]:
         """Admit what was decided about calls that wait.

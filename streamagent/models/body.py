@@ -25,10 +25,20 @@ class StreamedBody:
         rest = exactjson.dumps({name: value for name, value in parameters.items() if name != "messages"})
         self._tail = b"]," + rest[1:] if len(rest) > len(b"{}") else b"]}"
         self._history = history
+        self._reading: AsyncGenerator[bytes, None] | None = None
         self.error: Exception | None = None  # what reading failed with
 
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
+    def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield it; what it fails with is kept, as an HTTP client would tell of it in its own words."""
+        self._reading = self._read()
+        return self._reading
+
+    async def aclose(self) -> None:
+        """Close what was not sent to its end."""
+        if self._reading is not None:
+            await self._reading.aclose()
+
+    async def _read(self) -> AsyncGenerator[bytes, None]:
         piece = bytearray(b'{"messages":[')
         separator = b""
         try:

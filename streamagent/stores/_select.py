@@ -37,6 +37,7 @@ _PIECES = """
     SELECT piece, content FROM fragments
     WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece
 """
+_PARENT = "SELECT parent, base FROM leases WHERE tenant = ? AND session = ?"
 _ANCESTORS = """
     WITH RECURSIVE line (session, parent, base) AS (
         SELECT session, parent, base FROM leases WHERE tenant = ?1 AND session = ?2
@@ -128,5 +129,8 @@ def with_content(db: Database, tenant: str, session: str, row: Row) -> Row:
 
 def read_lineage(db: Database, tenant: str, session: str, until: int) -> Iterator[Part]:
     """Say who keeps the rows of a session, from the last one back to the first."""
-    found = {owner: (parent, base) for owner, parent, base in db.execute(_ANCESTORS, (tenant, session))}
+    parent, base = db.execute(_PARENT, (tenant, session)).fetchone() or (None, 0)
+    found = {session: (parent, base)}
+    if parent is not None and base:
+        found = {owner: (parent, base) for owner, parent, base in db.execute(_ANCESTORS, (tenant, session))}
     return lineage(session, until, lambda owner: found.get(owner, (None, 0)))

@@ -8,7 +8,7 @@ import pytest
 from streamagent.errors import ConflictError, LeaseLost, MessageError
 from streamagent.message import Message
 
-from .rows import KIB64, call_and_result, contents, rows, text
+from .rows import KIB64, LONG, call_and_result, contents, rows, text
 
 
 class InboxContract:
@@ -135,6 +135,24 @@ class InboxContract:
         await store.write("s", [replace(result, content="5")], fence=fence)
         left = await store.unfinished("s")
         assert (list(left.open), list(left.calls), left.last.content) == ([], [], "15")
+
+    async def test_how_a_session_stands_is_what_is_unfinished_and_what_waits(self, store):
+        empty = await store.standing("s")
+        assert (empty.left, list(empty.inbox)) == (await store.unfinished("s"), [])
+        fence = await store.acquire("s")
+        call, _ = call_and_result()
+        await store.write("s", [call, Message(content="half", more=True)], fence=fence)
+        store.write_soon("s", Message(content="late", more=True), fence=fence, lag=LONG)
+        for number in range(3):
+            await store.enqueue("s", Message.user(str(number) * 2 * KIB64))
+        for session in ("s", "f"):
+            standing = await store.standing(session)
+            assert standing.left == await store.unfinished(session)
+            assert list(standing.inbox) == await store.inbox(session)
+            assert [row.id for row in standing.left.calls] == [call.id]
+            if session == "s":
+                assert (len(standing.left.open), [message.content[0] for message in standing.inbox]) == (2, [*"012"])
+                await store.fork("s", "f")
 
     async def test_a_call_and_its_result_may_come_in_one_write(self, store):
         fence = await store.acquire("s")
