@@ -84,7 +84,7 @@ class Shown:
 class Write:
     """A writer handed over a row, and was not refused."""
 
-    owner: int
+    owner: int | str
     fence: int
     id: str
 
