@@ -145,7 +145,7 @@ def i6(e: Evidence) -> Problems:
 def i7(e: Evidence) -> Problems:
     """Single writer: the fence never falls along the sequence, and has one owner."""
     opened: dict[str, Write] = {}
-    owners: dict[int, int] = {}
+    owners: dict[int, int | str] = {}
     for write in e.writes:
         opened.setdefault(write.id, write)
         if owners.setdefault(write.fence, write.owner) != write.owner:
