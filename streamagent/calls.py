@@ -144,8 +144,8 @@ class Tool(Protocol):
 
     What becomes of a call whose process died while it ran is the tool's to say. With `retry_safe` true it is run again,
     with the same `idempotency_key`. Otherwise it is never run twice: `reconcile(call: ToolCall)` is asked what came of
-    it, and returns that as `run` would, or `None` when it cannot tell; without an answer the model reads that the
-    outcome is unknown.
+    it, with the arguments that it ran with, and returns that as `run` would, or `None` when it cannot tell; without an
+    answer the model reads that the outcome is unknown.
     """
 
     @property

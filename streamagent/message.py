@@ -71,8 +71,9 @@ class Message:
             the model wrote them.
         query: Structured part: `{tool, id, args}` of a call (and `invalid` when it must not run),
             `{tool, id, call, is_error}` of a result (`call` is the call's message id), `{reason, usage, model, error}`
-            of a stop. Opaque provider data is under `provider`. A message that was cut has `cut`, the reason; one that
-            a sub-agent said, on its way through the run that asked it, has `path`.
+            of a stop, with `again` when the run takes its turn again. Opaque provider data is under `provider`. A
+            message that was cut has `cut`, the reason; one that a sub-agent said, on its way through the run that asked
+            it, has `path`.
         more: Further fragments of this message follow.
         attempt: Which try of the model produced it, from 1; a later attempt supersedes an earlier one.
         created_at: When it was made, UTC.
@@ -114,8 +115,10 @@ class Message:
     @property
     def is_final(self) -> bool:
         """It is the last word of a run: a `stop`, and not one after which results, another turn or attempt follow."""
+        if self.type != "stop":
+            return False
         query = self.query or {}
-        return self.type == "stop" and query.get("reason") != "tool_calls" and query.get("cut") != "resumed"
+        return query.get("reason") != "tool_calls" and query.get("cut") != "resumed" and "again" not in query
 
     @property
     def path(self) -> Sequence[str]:

@@ -94,12 +94,8 @@ def part_of(message: Message) -> str | None:
 
 
 def may_go_on(stop: Message) -> bool:
-    """Tell whether the same run may go on behind a final stop.
-
-    It may after an interruption, and once more with a shorter context.
-    """
-    query = stop.query or {}
-    return query.get("cut") == "interrupted" or (query.get("error") or {}).get("kind") == "context_overflow"
+    """Tell whether the same run may go on behind a final stop: it may after an interruption."""
+    return (stop.query or {}).get("cut") == "interrupted"
 
 
 def answer_to(prompt: Message) -> Stage:

@@ -16,6 +16,7 @@ from .prompts import ASIDE, may_go_on
 from .protocols import Store
 from .records import NOTHING, CallRecord, Unfinished
 from .settle import Cause
+from .turn import SHORTER
 
 CRASHES = 3  # owners in a row that died in a run, after which nobody tries again
 
@@ -33,6 +34,7 @@ class Cut:
         due: A turn comes next: what it is about was all there.
         turns: How many turns were over.
         granted: How many of them when it got all turns that it may take.
+        shrunk: A turn was taken once more since then because its context was too long.
         turn: Sequence of the first row of the turn that was under way.
         kept: Some of its calls have their results.
         attempt: The last attempt at that turn.
@@ -47,6 +49,7 @@ class Cut:
     due: bool = False
     turns: int = 0
     granted: int = 0
+    shrunk: bool = False
     turn: int | None = None
     kept: bool = False
     attempt: int = 0
@@ -77,7 +80,9 @@ class Cut:
             return
         self.attempt = 0
         self.broken = may_go_on(stop)
-        self.turns += not self.broken
+        shorter = query.get("again") == SHORTER
+        self.shrunk |= shorter
+        self.turns += not (self.broken or shorter)
         if query.get("reason") == "paused":
             run = query.get("run") or {}
             self.turns, self.first = run.get("turns", self.turns), run.get("since", self.first - 1) + 1
@@ -88,8 +93,8 @@ class Cut:
         if self.over or (self.broken and lane_of(row) == "prompt"):
             self.__init__(first=row.sequence or 0, prompt=row.id, over=False)  # type: ignore[misc]
         self.turn, self.attempt, self.asked, self.due, self.broken = None, 0, row, True, False
-        if lane_of(row) != "steer":
-            self.granted = self.turns
+        if not self.turns or lane_of(row) == "follow_up":
+            self.granted, self.shrunk = self.turns, False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

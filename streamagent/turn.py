@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,8 @@ from ._core.usage import estimated_usage
 from ._core.window import estimate_tokens
 from .message import Message
 from .protocols import Stage, Stream
+
+SHORTER = "shorter"  # what a stop says in `query.again` whose turn is taken once more with a shorter context
 
 
 @dataclass(slots=True)
@@ -22,6 +25,7 @@ class Turn:
         said: How much it said, in characters.
         silent: It said nothing.
         attempt: The last attempt that a crash has cut; what the model says now supersedes it.
+        shrinks: When the context was too long, the turn is taken once more with a shorter one.
         stop: Its end, as the model told it.
     """
 
@@ -30,12 +34,14 @@ class Turn:
     said: int = 0
     silent: bool = True
     attempt: int = 0
+    shrinks: bool = False
     stop: Message | None = None
 
     def counted(self) -> Stage:
         """Make the last context stage, which counts what the model is given."""
 
         async def stage(stream: Stream) -> Stream:
+            self.asked = 0.0
             async for message in stream:
                 self.asked += estimate_tokens(message)
                 yield message
@@ -45,7 +51,7 @@ class Turn:
     def take(self, message: Message) -> Message:
         """Take note of what the model says, and return what is passed on of it."""
         if message.type == "stop":
-            self.stop = message = self._counted_stop(message)
+            self.stop = message = self._told(self._counted_stop(message))
         else:
             self.silent = False
             self.said += len(message.content)
@@ -74,8 +80,21 @@ class Turn:
     @property
     def overflowed(self) -> bool:
         """The provider refused the context as too long, and nothing was said."""
-        error = (self.stop.query or {}).get("error") if self.stop else None
+        return self.stop is not None and self._refuses(self.stop)
+
+    @property
+    def retried(self) -> bool:
+        """Its stop says that it is taken once more."""
+        return self.shrinks and self.overflowed
+
+    def _refuses(self, stop: Message) -> bool:
+        error = (stop.query or {}).get("error")
         return self.silent and isinstance(error, Mapping) and error.get("kind") == "context_overflow"
+
+    def _told(self, stop: Message) -> Message:
+        """Let a stop say, for whoever goes on after a crash, that the turn is taken once more."""
+        again = self.shrinks and self._refuses(stop)
+        return replace(stop, query={**(stop.query or {}), "again": SHORTER}) if again else stop
 
     def _counted_stop(self, stop: Message) -> Message:
         """Estimate what an answer took that broke off before the provider counted it."""
@@ -85,13 +104,45 @@ class Turn:
         return replace(stop, query={**query, "usage": self.usage})
 
 
-def with_system(system: str | None) -> Stage:
-    """Make the first context stage, which puts the system prompt in front."""
+class Given:
+    """What a model is given before any stage: the system prompt, then the rows. Each iteration reads them anew.
 
-    async def stage(stream: Stream) -> Stream:
-        if system:
-            yield Message.system(system)
-        async for message in stream:
-            yield message
+    What the turn itself has added meanwhile is no part of it.
 
-    return stage
+    Args:
+        rows: Reads the rows up to a sequence.
+        system: The system prompt.
+        turn: Counts what is read, if no stage changes it.
+    """
+
+    def __init__(self, rows: Callable[[int | None], Stream], system: str | None, turn: Turn | None) -> None:
+        self._rows = rows
+        self._system = system
+        self._turn = turn or Turn("")
+        self._opened: list[Stream] = []
+        self._until: int | None = None
+
+    def __aiter__(self) -> Stream:
+        self._opened.append(self._read())
+        return self._opened[-1]
+
+    async def aclose(self) -> None:
+        """Close what was not read to its end."""
+        for reading in self._opened:
+            if not getattr(reading, "ag_running", False):
+                await reading.aclose()
+
+    async def _read(self) -> Stream:
+        turn = self._turn
+        turn.asked = 0.0
+        if self._system:
+            system = Message.system(self._system)
+            turn.asked = estimate_tokens(system)
+            yield system
+        last: int | None = 0
+        async with aclosing(self._rows(self._until)) as rows:
+            async for message in rows:
+                turn.asked += estimate_tokens(message)
+                last = message.sequence
+                yield message
+        self._until = self._until or last

@@ -171,6 +171,28 @@ async def test_a_session_that_could_not_be_released_is_released_later():
     assert runtime.holding.unreleased == {}
 
 
+async def test_sessions_that_end_at_once_are_released_once_each():
+    class Slow(MemoryStore):
+        async def release(self, session, **options):
+            asked.append(session)
+            if len(asked) == len(names):
+                all_ended.set()
+            await all_ended.wait()
+            await super().release(session, **options)
+
+    names, asked, all_ended = [str(number) for number in range(5)], [], anyio.Event()
+    agent = Agent(ScriptedModel(*[answer("one")] * len(names)))
+
+    async def ask(name):
+        async with agent.session(name, runtime=runtime) as session:
+            await session.ask("Go.")
+
+    async with Runtime(store=Slow()) as runtime, anyio.create_task_group() as tasks:
+        for name in names:
+            tasks.start_soon(ask, name)
+    assert sorted(asked) == names
+
+
 async def test_a_served_session_waits_for_the_process_that_runs_it():
     store = MemoryStore()
     fence = await store.acquire("s", owner=Owner(id="other", ttl=1000))

@@ -162,4 +162,5 @@ def test_a_message_that_contains_itself_is_refused():
 def test_a_message_is_final_when_nothing_follows():
     assert Message.stop("length").is_final
     assert not Message.stop("tool_calls").is_final
+    assert not Message.stop("stop", again="feedback").is_final
     assert not Message(type="text").is_final

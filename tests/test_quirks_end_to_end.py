@@ -1,10 +1,11 @@
-"""The quirk cases end to end: a loopback SSE server, litellm.acompletion, our session, the SQLite file."""
+"""The quirk cases end to end, on each lane: a loopback SSE server, the model, our session, the SQLite file."""
 
 from dataclasses import replace
 
 import pytest
 
 from streamagent import Agent, ModelSettings, SqliteStore, ToolSpec
+from streamagent.models.direct import DirectModel
 from streamagent.models.litellm import LiteLLMModel
 from streamagent.testing.provider import Response, finish, scripted_provider, sse, text
 from tests.quirks import body, cases, check, outcome
@@ -43,13 +44,17 @@ class Anything:
         return "done"
 
 
-async def ask(case, path):
+LANES = {"direct": DirectModel, "acompletion": LiteLLMModel}
+CASES = [(lane, name) for lane in LANES for name in cases() if lane == "direct" or name not in CHANGED]
+
+
+async def ask(lane, case, path):
     """Play a case, then an ordinary answer to the results of its calls; return the messages and what ran."""
     tools = [Anything(name) for name in case["tools"]]
     settings = ModelSettings(retries=0, **case["options"])
     script = [Response(body=[body(case)]), Response(body=sse(text("ok"), finish("stop")))]
     async with scripted_provider(script) as provider:
-        model = LiteLLMModel("openai/test", api_base=provider.url, api_key="none")
+        model = LANES[lane]("openai/test", api_base=provider.url, api_key="none")
         agent = Agent(model, tools=tools, settings=settings, store=SqliteStore(path / "quirks.db"))
         async with agent.session("s") as session:
             seen = [message async for message in session.ask("Go.")]
@@ -68,10 +73,10 @@ def first_turn(messages):
     return [*answer[:end], replace(answer[end], query={**query, "usage": counted})]
 
 
-@pytest.mark.parametrize("name", [name for name in cases() if name not in CHANGED])
-async def test_a_case_gives_its_outcome_and_the_same_rows(name, tmp_path):
+@pytest.mark.parametrize(("lane", "name"), CASES)
+async def test_a_case_gives_its_outcome_and_the_same_rows(lane, name, tmp_path):
     case = cases()[name]
-    seen, stored, ran = await ask(case, tmp_path)
+    seen, stored, ran = await ask(lane, case, tmp_path)
     check(case, first_turn(seen))
     assert outcome(first_turn(stored)) == outcome(first_turn(seen))
     runnable = [call for call in outcome(first_turn(seen))["tool_calls"] if not call["invalid"]]
@@ -80,7 +85,7 @@ async def test_a_case_gives_its_outcome_and_the_same_rows(name, tmp_path):
 
 @pytest.mark.parametrize("name", CHANGED)
 async def test_what_litellm_changes_still_ends_in_the_one_right_stop(name, tmp_path):
-    seen, stored, ran = await ask(cases()[name], tmp_path)
+    seen, stored, ran = await ask("acompletion", cases()[name], tmp_path)
     found = outcome(first_turn(stored))
     assert (found["finish_reason"], found["error"], found["text"]) == CHANGED[name]
     assert outcome(first_turn(seen)) == found

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamagent.testing.provider import Response, call, finish, scripted_provider, sse, text
-from tests.models.test_litellm import NOISE
+from tests.models.lanes import NOISE
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -5,7 +5,17 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from streamagent import Agent, MemoryStore, Message, Pipeline, Runtime, persist, rate_limit, tool, tool_dispatch
+from streamagent import (
+    Agent,
+    MemoryStore,
+    Message,
+    Pipeline,
+    Runtime,
+    persist,
+    rate_limit,
+    tool,
+    tool_dispatch,
+)
 from streamagent.calls import Output, ToolContext
 from streamagent.errors import StoreFull
 from streamagent.records import Owner
@@ -43,6 +53,11 @@ async def leave(store, *rows, begun=(), done=None, number=1):
         if done is not None:
             await store.finish_call("s", asked.id, done, fence=fence)
     await store.retire(owner)
+
+
+@pytest.fixture
+def store(either_store):
+    return either_store
 
 
 class Shop:
@@ -86,6 +101,9 @@ async def seen(*rows):
 INTERRUPTED = Message.stop("aborted", cut="interrupted")
 RESUMED = Message.stop("aborted", cut="resumed")
 OVERFLOW = Message.stop("error", error={"kind": "context_overflow"})
+SHORTER = Message.stop("error", error={"kind": "context_overflow"}, again="shorter")
+REVIEWED = Message.stop("stop", again="feedback")
+FEEDBACK = replace(Message.user("Better."), query={"feedback": {"of": "reflect", "round": 1}})
 OTHER = Message.user("Other.")
 STEER = replace(Message.user("Wait."), query={"lane": "steer"})
 FOLLOW_UP = replace(Message.user("And?"), query={"lane": "follow_up"})
@@ -108,7 +126,12 @@ PAUSED = Message.stop("paused", run={"turns": 7, "last_turn": 50, "since": 0})
         ([PROMPT, RESUMED, replace(TEXT, attempt=2)], {"turn": 3, "attempt": 2}),
         ([PROMPT, INTERRUPTED, STEER], {"prompt": PROMPT.id, "turns": 0, "over": False}),
         ([PROMPT, INTERRUPTED, OTHER], {"prompt": OTHER.id, "first": 3}),
-        ([PROMPT, OVERFLOW], {"turns": 0, "over": False}),
+        ([PROMPT, OVERFLOW], {"turns": 1, "over": True}),
+        ([PROMPT, SHORTER], {"turns": 0, "over": False, "shrunk": True}),
+        ([PROMPT, SHORTER, CALL, CALLED, OVERFLOW], {"turns": 2, "over": True, "shrunk": True}),
+        ([PROMPT, CALL, CALLED, result(CALL), SHORTER, FOLLOW_UP], {"turns": 1, "granted": 1, "shrunk": False}),
+        ([PROMPT, REVIEWED], {"turns": 1, "over": False, "due": False}),
+        ([PROMPT, REVIEWED, FEEDBACK], {"turns": 1, "granted": 0, "due": True, "prompt": PROMPT.id}),
         ([PROMPT, CALL, CALLED, PAUSED], {"turns": 7, "first": 1, "over": False}),
     ],
 )
@@ -198,6 +221,20 @@ async def test_a_call_that_does_no_harm_is_run_again_with_the_same_key():
     await leave(shop.store, PROMPT, CALL, CALLED, begun=[CALL])
     await shop.go_on()
     assert shop.done == [(f"s:{CALL.id}", 2)]
+
+
+async def test_a_call_that_has_streamed_is_not_run_again_and_its_result_says_that_it_was_cut(store):
+    """Its first piece is the beginning of its one result; before that it is a call like any other."""
+    shop = Shop(retry_safe=True)
+    shop.store = store
+    async with store:
+        await leave(store, PROMPT, CALL, CALLED, begun=[CALL])
+        await leave(store, replace(result(CALL, "3 mugs, ", streamed=True), more=True), number=2)
+    shown, rows = await shop.go_on()
+    [told] = [row for row in rows if row.type == "tool_result"]
+    assert (told.content, told.query["cut"], told.query["is_error"]) == ("3 mugs, ", "crashed", True)
+    assert (shop.done, shown.text) == ([], "It is sent.")
+    assert [message.content for message in shop.model.contexts[0] if message.type == "tool_result"] == ["3 mugs, "]
 
 
 @pytest.mark.parametrize(("found", "told"), [(Output("sent, it is there"), "sent, it is there"), (None, UNKNOWN)])
@@ -337,6 +374,34 @@ async def test_limits_count_what_was_before_without_what_is_superseded(stage, re
     await leave(shop.store, PROMPT, said, CALL, *([] if superseded else [CALLED, result(CALL)]))
     shown, _ = await shop.go_on()
     assert shown.reason == ("stop" if superseded and reason != "budget" else reason)  # an attempt is paid for
+
+
+@pytest.mark.parametrize("scope", ["run", "session", "day"])
+@pytest.mark.parametrize(
+    ("limits", "ran"), [({"tool_calls": 1}, 0), ({"turns": 2}, 1), ({"tokens": 6}, 1)], ids=["calls", "turns", "tokens"]
+)
+async def test_a_budget_knows_after_a_crash_what_was_used(store, scope, limits, ran):
+    turn = [call("ship", product="mug"), Message.stop("tool_calls", usage={"total_tokens": 5})]
+    shop = Shop(turn, answer("It is sent."), stages=[budget(**limits, scope=scope)])
+    shop.store = store
+    async with store:
+        await leave(store, PROMPT, CALL, CALLED, result(CALL))
+    shown, _ = await shop.go_on()
+    assert (shown.reason, len(shop.done)) == ("budget", ran)
+
+
+@pytest.mark.parametrize("scope", ["run", "session"])
+async def test_an_attempt_that_was_cut_is_a_turn_of_the_budget_and_the_next_is_made_all_the_same(store, scope):
+    turn = [call("ship", product="mug"), Message.stop("tool_calls", usage={"total_tokens": 5})]
+    shop = Shop(turn, stages=[budget(turns=1, scope=scope)])
+    shop.store = store
+    async with store:
+        await leave(store, PROMPT, TEXT)
+    shown, _ = await shop.go_on()
+    assert (shown.reason, len(shop.model.contexts)) == ("budget", 1)
+    async with store:
+        used = await store.usage("s")
+    assert (used.turns, used.tokens, used.uncounted) == (2, 5, 1)
 
 
 async def test_a_call_that_goes_on_after_a_crash_is_no_repetition_of_itself():

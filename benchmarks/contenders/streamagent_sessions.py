@@ -1,4 +1,4 @@
-"""This runtime, over LiteLLM: stages, tools, and every message stored in SQLite."""
+"""This runtime, on its direct lane: stages, tools, and every message stored in SQLite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.measure import RunSession
 from benchmarks.workload import MODEL, PROMPT, Workload, stock
 from streamagent import Agent, Pipeline, Runtime, SqliteStore, persist, rate_limit, strip_reasoning, tool, tool_dispatch
-from streamagent.models.litellm import LiteLLMModel
+from streamagent.models.direct import DirectModel
 
 
 @asynccontextmanager
@@ -18,7 +18,7 @@ async def open_sessions(workload: Workload) -> AsyncIterator[RunSession]:
     """Give what runs one session."""
     tools = [tool(stock)]
     agent = Agent(
-        LiteLLMModel(f"openai/{MODEL}", api_base=workload.url, api_key="none"),
+        DirectModel(f"openai/{MODEL}", api_base=workload.url, api_key="none"),
         tools=tools,
         pipeline=Pipeline(
             reply=[rate_limit(messages=100, tool_calls=10), tool_dispatch(tools), persist(), strip_reasoning()]

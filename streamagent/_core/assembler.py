@@ -67,6 +67,7 @@ class Assembler:
         "_calls",
         "_finish",
         "_last",
+        "_last_kind",
         "_model",
         "_opaque_size",
         "_out",
@@ -94,7 +95,7 @@ class Assembler:
         self._model = model
         self._finish = ""
         self._usage: dict[str, Any] = {}
-        self._last: tuple[Kind, str] = ("text", "")
+        self._last, self._last_kind = "", ""
         self._repetitions = 0
         self._thought = False
         self._opaque_size = 0
@@ -106,11 +107,12 @@ class Assembler:
         """Whether text, reasoning or a call was returned, so that asking again would show."""
         return self._blocks.shown or self._calls.shown
 
-    def feed(self, *chunks: Mapping[str, Any]) -> list[Message]:
+    def feed(self, *chunks: Mapping[str, Any] | Delta | Piece) -> list[Message]:
         """Take chunks; those of one network read should come together, as their text is one fragment then.
 
         Args:
-            chunks: Parsed `chat.completion.chunk`s of OpenAI's shape. After the `stop` they mean nothing.
+            chunks: Parsed `chat.completion.chunk`s of OpenAI's shape, or what `read_event` made of them. After the
+                `stop` they mean nothing.
 
         Returns:
             What can be shown now; ends with the `stop` when a chunk tells of an error.
@@ -122,7 +124,10 @@ class Assembler:
         for chunk in chunks:
             if self._stopped:
                 break
-            delta = read_chunk(chunk)
+            if type(chunk) is tuple:
+                self._say(*chunk)
+                continue
+            delta = chunk if isinstance(chunk, Delta) else read_chunk(chunk)
             self._check(delta)
             self._take(delta)
         self._blocks.flush()
@@ -172,7 +177,7 @@ class Assembler:
         if opaque_size > OPAQUE_LIMIT:
             raise ModelError(f"the provider sent more than {OPAQUE_LIMIT} bytes of opaque data", kind="protocol")
         if size > ANSWER_LIMIT:
-            raise ModelError(f"the answer does not end: more than {ANSWER_LIMIT} characters came", kind="repetition")
+            raise _endless()
         self._size, self._opaque_size = size, opaque_size
 
     def _take(self, delta: Delta) -> None:
@@ -189,12 +194,23 @@ class Assembler:
         for kind, piece in self._pieces(delta):
             self._blocks.add(kind, piece)
             if self._is_stuck(kind, piece):
-                stuck = f"the model repeated the same piece {_REPEATED[kind]} times"
-                self._break(ModelError(stuck, kind="repetition"))
+                self._break_stuck(kind)
                 return
         if delta.calls and (fragments := self._calls.add(delta.calls)):
             self._blocks.close()
             self._out += fragments
+
+    def _say(self, kind: Kind, piece: str) -> None:
+        """Take a chunk that is a piece of text or reasoning and nothing else, as `_take` does."""
+        size = self._size + len(piece)
+        if size > ANSWER_LIMIT:
+            raise _endless()
+        self._size = size
+        if kind == "reasoning":
+            self._thought = True
+        self._blocks.add(kind, piece)
+        if self._is_stuck(kind, piece):
+            self._break_stuck(kind)
 
     def _pieces(self, delta: Delta) -> Sequence[Piece]:
         """Put opaque data aside and return the pieces to show; blocks repeat what came by field (quirk Q79)."""
@@ -209,9 +225,9 @@ class Assembler:
         return [*(("reasoning", thought) for thought in thoughts), *delta.pieces]
 
     def _is_stuck(self, kind: Kind, piece: str) -> bool:
-        if (kind, piece) != self._last:
-            self._last = (kind, piece)
-            self._repetitions = 0
+        if piece != self._last or kind != self._last_kind:
+            self._last, self._last_kind, self._repetitions = piece, kind, 1
+            return False
         self._repetitions += 1
         return self._repetitions >= _REPEATED[kind] and len(piece) > _SHORT
 
@@ -231,6 +247,9 @@ class Assembler:
         self._blocks.drop()
         self._stop("error", error)
 
+    def _break_stuck(self, kind: Kind) -> None:
+        self._break(ModelError(f"the model repeated the same piece {_REPEATED[kind]} times", kind="repetition"))
+
     def _stop(self, reason: str, error: ModelError | None, *, inferred: bool = False) -> None:
         self._blocks.close(cut="error" if reason == "error" else None)
         stop = Message.stop(
@@ -247,3 +266,7 @@ class Assembler:
         out = self._out[:]
         self._out.clear()
         return out
+
+
+def _endless() -> ModelError:
+    return ModelError(f"the answer does not end: more than {ANSWER_LIMIT} characters came", kind="repetition")

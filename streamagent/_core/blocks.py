@@ -19,6 +19,10 @@ class Cleaner:
     def __init__(self) -> None:
         self._half = ""
 
+    def leaves(self, piece: str) -> bool:
+        """Tell whether a piece passes as it is."""
+        return not self._half and piece.isascii() and "\0" not in piece
+
     def feed(self, piece: str) -> str:
         """Return what is certain now."""
         if piece.isascii() and not self._half:
@@ -125,6 +129,9 @@ class Blocks:
             piece: As it came.
         """
         if not piece:
+            return
+        if source == self._source == self._kind and self._splitter is None and self._cleaner.leaves(piece):
+            self._run.append(piece)  # of nearly all pieces
             return
         if source != self._source:
             self._release()

@@ -195,4 +195,5 @@ def _text(value: Any, name: str) -> str:
 
 
 def _wrong(name: str, value: Any) -> ModelError:
-    return ModelError(f"the provider sent a chunk whose {name} is of type {type(value).__name__}", kind="protocol")
+    what = f"the provider sent a chunk whose {name} is of type {type(value).__name__}"
+    return ModelError(what, kind="protocol", retryable=True)

@@ -7,7 +7,8 @@ from typing import overload
 from streamagent.errors import ConfigError
 from streamagent.protocols import Model
 
-from .base import ModelBase
+from .base import ModelBase, full_name
+from .endpoints import ENDPOINTS
 
 _EXAMPLES = "'mock', 'local', 'replay:session.jsonl', 'openai/gpt-5-mini' or 'anthropic:claude-sonnet-4-5'"
 
@@ -49,6 +50,15 @@ def get_model(model: str | Model) -> Model:
         return ReplayModel(file)
     if kind in {"mock", "local", "replay"}:
         raise ConfigError(f"{model!r} names no model: write {_EXAMPLES}")
+    return _provided(full_name(model))
+
+
+def _provided(name: str) -> ModelBase:
+    """Choose the shortest way to a provider."""
+    if name.partition("/")[0] in ENDPOINTS:
+        from .direct import DirectModel
+
+        return DirectModel(name)
     from .litellm import LiteLLMModel
 
-    return LiteLLMModel(model)
+    return LiteLLMModel(name)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 
 from streamagent._core.assembler import Assembler
+from streamagent._core.event import Said
 from streamagent._core.sse import DONE
 from streamagent.errors import ModelError
 from streamagent.message import Message
 from streamagent.waiting import Interrupted, make_waiter
 
 Delay = Callable[..., float | None]
-Chunks = AsyncGenerator[Mapping[str, Any] | bytes, None]  # chunks, then `DONE`
+Batch = Sequence[Mapping[str, Any] | Said]  # what came with one read of the network, as a list
+Chunks = AsyncGenerator[Mapping[str, Any] | Batch | bytes, None]  # chunks, then `DONE`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,8 @@ class Attempt:
             self._prepared = True
             return []
         chunk = await anext(self._chunks, None)
+        if isinstance(chunk, list):
+            return self._assembler.feed(*chunk)
         if isinstance(chunk, Mapping):
             return self._assembler.feed(chunk)
         return self._assembler.end(done=chunk == DONE)

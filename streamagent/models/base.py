@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from streamagent.calls import ToolSpec
+from streamagent.errors import ConfigError, UnsupportedBackendError
 from streamagent.message import Message
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
 from streamagent.reply import Reply
@@ -88,3 +90,29 @@ def _message(item: str | Item) -> Message:
     if isinstance(item, str):
         return Message.user(item)
     return item if isinstance(item, Message) else Message.from_dict({"role": "user", **item})
+
+
+def full_name(model: str) -> str:
+    """Bring `provider:model` into the form `provider/model`.
+
+    Raises:
+        ConfigError: There is no provider or no model in it.
+    """
+    cut = min((model.find(sign) for sign in ":/" if sign in model), default=0)
+    provider, name = model[:cut], model[cut + 1 :]
+    if not (provider and name.strip()):
+        known = "'mock', 'local', 'replay:FILE' or 'provider/model', as in 'openai/gpt-5-mini'"
+        raise ConfigError(f"{model!r} names no model: write {known}")
+    return f"{provider}/{name}"
+
+
+def require_asyncio() -> None:
+    """Make sure that asyncio's event loop runs.
+
+    Raises:
+        UnsupportedBackendError: Another one does.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise UnsupportedBackendError("this model runs on asyncio only; use asyncio, or another model") from error

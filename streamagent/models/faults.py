@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+import orjson
+
 from streamagent._core.failures import classify
 from streamagent.errors import ModelError
 
@@ -60,7 +62,35 @@ def to_model_error(error: Exception, secrets: Iterable[str] = ()) -> ModelError:
         return classify(text)
     told = classify({"type": type(error).__name__, "status": status, "message": text})
     shown = f"{text} (status {status})" if status else text
-    return ModelError(shown, kind=told.kind, retryable=told.retryable, retry_after=_retry_after(error))
+    headers = getattr(getattr(error, "response", None), "headers", None)
+    return ModelError(shown, kind=told.kind, retryable=told.retryable, retry_after=_retry_after(headers))
+
+
+def refusal(status: int, body: str, headers: Mapping[str, str], secrets: Iterable[str] = ()) -> ModelError:
+    """Say what a response means whose status is an error.
+
+    Args:
+        status: The status, from 400.
+        body: The body, or its beginning.
+        headers: The headers; `Retry-After` is looked at.
+        secrets: Values that must not occur in the text.
+    """
+    fields = _error_of(body)
+    text = redact(str(fields.get("message") or body).strip() or "no reason was given", secrets)[:_LIMIT]
+    told = classify({**fields, "message": text, "status": status})
+    shown = f"{text} (status {status})"
+    return ModelError(shown, kind=told.kind, retryable=told.retryable, retry_after=_retry_after(headers))
+
+
+def _error_of(body: str) -> Mapping[str, Any]:
+    """Find the error object in a body: under `error`, in the first of a list, or the body itself."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    value = value[0] if isinstance(value, list) and value else value
+    error = value.get("error", value) if isinstance(value, Mapping) else None
+    return error if isinstance(error, Mapping) else {"message": error} if isinstance(error, str) else {}
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -109,9 +139,8 @@ def _agreement(secret: str, text: str, start: int) -> int:
     )
 
 
-def _retry_after(error: Exception) -> float | None:
-    """Read `Retry-After`, seconds or a date (RFC 9110 §10.2.3), from where the library keeps it."""
-    headers = getattr(getattr(error, "response", None), "headers", None)
+def _retry_after(headers: Any) -> float | None:
+    """Read `Retry-After`, seconds or a date (RFC 9110 §10.2.3)."""
     value = headers.get("retry-after") if isinstance(headers, Mapping) else None
     if value is None:
         return None

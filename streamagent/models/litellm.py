@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
@@ -15,10 +14,11 @@ import anyio
 
 from streamagent._core.response_format import response_format
 from streamagent._core.sse import DONE
-from streamagent.errors import ConfigError, ModelError, UnsupportedBackendError
+from streamagent.errors import ModelError
 
 from .attempt import Chunks
-from .chunks import ChunkModel, Request, tool_list
+from .base import full_name, require_asyncio
+from .chunks import ChunkModel, Request, tool_choice, tool_list
 from .faults import WRONG_SHAPE, find_secrets, to_model_error
 from .retry import RetryPolicy
 
@@ -96,7 +96,7 @@ class LiteLLMModel(ChunkModel):
         settings = request.settings
         chosen = {name: getattr(settings, name) for name in _PASSED}
         if request.tools:
-            chosen |= {"tools": tool_list(request.tools), "tool_choice": _tool_choice(settings.tool_choice)}
+            chosen |= {"tools": tool_list(request.tools), "tool_choice": tool_choice(settings.tool_choice)}
         return {
             "model": self.name,
             "messages": [dict(entry) for entry in request.messages],  # LiteLLM edits them for some providers
@@ -123,20 +123,6 @@ class LiteLLMModel(ChunkModel):
             return told
         missing = [name for name in _missing(self.name) if name not in str(told)]
         return ModelError(f"{told} (not set: {', '.join(missing)})", kind="auth") if missing else told
-
-
-def full_name(model: str) -> str:
-    """Bring `provider:model` into the form `provider/model`.
-
-    Raises:
-        ConfigError: There is no provider or no model in it.
-    """
-    cut = min((model.find(sign) for sign in ":/" if sign in model), default=0)
-    provider, name = model[:cut], model[cut + 1 :]
-    if not (provider and name.strip()):
-        known = "'mock', 'local', 'replay:FILE' or 'provider/model', as in 'openai/gpt-5-mini'"
-        raise ConfigError(f"{model!r} names no model: write {known}")
-    return f"{provider}/{name}"
 
 
 _loading = threading.Lock()
@@ -184,24 +170,6 @@ def _price(model: str, usage: Mapping[str, Any]) -> float | None:
         return float(sum(litellm.cost_per_token(model=model, usage_object=litellm.Usage(**usage))))
     except Exception:  # noqa: BLE001 - foreign code on foreign data; an answer does not fail because of its price
         return None
-
-
-def require_asyncio() -> None:
-    """Make sure that asyncio's event loop runs.
-
-    Raises:
-        UnsupportedBackendError: Another one does.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError as error:
-        raise UnsupportedBackendError("LiteLLM runs on asyncio only; use asyncio, or another model") from error
-
-
-def _tool_choice(choice: str | None) -> str | Mapping[str, Any] | None:
-    if choice in (None, "auto", "none", "required"):
-        return choice
-    return {"type": "function", "function": {"name": choice}}
 
 
 def _missing(model: str) -> list[str]:

@@ -19,8 +19,8 @@ from streamagent.errors import ConfigError
 from streamagent.message import Message, afold
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
 
-from .base import ModelBase
-from .litellm import LiteLLMModel, require_asyncio
+from .base import ModelBase, require_asyncio
+from .direct import DirectModel
 from .local_server import model_file
 from .local_shape import results, shape_answer, shape_call
 
@@ -101,7 +101,7 @@ _callers, _writers = _Server("--tools"), _Server()
 _entered = 0
 
 
-class _ServedModel(LiteLLMModel):
+class _ServedModel(DirectModel):
     """What a server serves; it is started before the first request."""
 
     def __init__(self, server: _Server) -> None:
@@ -110,7 +110,7 @@ class _ServedModel(LiteLLMModel):
 
     async def prepare(self) -> None:
         await super().prepare()
-        self._options["api_base"] = await anyio.to_thread.run_sync(self._server.url, abandon_on_cancel=True)
+        self._api_base = await anyio.to_thread.run_sync(self._server.url, abandon_on_cancel=True)
 
 
 def stop_local_servers() -> None:
@@ -123,7 +123,7 @@ atexit.register(stop_local_servers)
 
 
 class LocalModel(ModelBase):
-    """Ask SmolLM2 (135 million parameters) in llama.cpp, in a child process, through LiteLLM.
+    """Ask SmolLM2 (135 million parameters) in llama.cpp, in a child process, over HTTP.
 
     The model is weak, so questions are shaped: with tools the first answer is always a call, after examples of one;
     results are laid out as plain lines before the question, and then only text is asked for. In `async with`, the

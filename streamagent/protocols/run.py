@@ -31,7 +31,8 @@ class RunContext(Protocol):
         outcomes: Results of finished calls that were not yielded yet, by the call's message id: they are stored
             however the run ends.
         cut_usage: Tokens of the answer that is under way, for a stage that ends it: an estimate; `None` between turns.
-        again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again.
+        again: Set by a stage behind its `yield` of a turn's `stop`: a message with which the turn is taken again. That
+            stop has `query.again`, which makes it no last word; after a crash the stage sets this before it reads.
         bounds: Stages that a stage wants to stand first in the runs of sub-agents, too: limits that they share.
         decided: Calls that were made before, by their message id: they pass by next, or the decisions for which they
             waited.

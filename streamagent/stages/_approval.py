@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamagent._core.digest import approval_digest, covers, equal, spec_version
-from streamagent._core.output import text_of
-from streamagent.calls import Output, Tool, ToolCall
-from streamagent.hooks import settled
+from streamagent._core.output import render, text_of
+from streamagent.calls import BeforeToolCall, Decision, Output, Tool, ToolCall
+from streamagent.hooks import said_by, settled
 from streamagent.message import Message
 from streamagent.protocols import RunContext
+from streamagent.records import Unfinished
+
+from ._verdicts import BLOCKED, Blocked
 
 REJECTED = "Tool execution rejected"
 UNSHOWN = (
@@ -81,11 +84,34 @@ class Gate:
         left = await self.run.store.unfinished(self.run.session)
         if asked.message.id not in {call.id for call in left.calls}:
             return Output(UNSTORED, is_error=True)
-        found = (grant.id for grant in left.grants if covers(grant.query or {}, known))
-        return next(found, request)
+        return _grant(left, known) or request
+
+    async def passed(self, asked: Asked) -> str | None:
+        """Say which decision let a call pass that was begun: the one about it, or a grant that still holds."""
+        if asked.decision is not None:
+            return asked.decision.id
+        args = await _shown(asked) if await _is_gated(asked) else None
+        if args is None:
+            return None
+        return _grant(await self.run.store.unfinished(self.run.session), _request(asked, args).query or {})
 
 
-def copied(args: Mapping[str, Any]) -> Mapping[str, Any]:
+async def ask_hook(before: BeforeToolCall | None, call: ToolCall) -> Mapping[str, Any]:
+    """Return the arguments as `before_tool_call` wants them, which has a copy of its own.
+
+    Raises:
+        Blocked: It blocks the call.
+    """
+    if before is None:
+        return call.args
+    shown = replace(call, args=_copied(call.args))
+    said = await said_by(before(shown), Decision, "before_tool_call")
+    if said is not None and said.block is not None:
+        raise Blocked(render(Output(said.block or BLOCKED, is_error=True, terminate=said.terminate)))
+    return shown.args if said is None or said.args is None else said.args
+
+
+def _copied(args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Copy arguments for a hook, deeply where that is possible."""
     try:
         return deepcopy(args)
@@ -98,6 +124,11 @@ async def prepared(tool: Tool, arguments: Mapping[str, Any]) -> Mapping[str, Any
     prepare = getattr(tool, "prepare", None)
     done: Mapping[str, Any] = await settled(prepare(arguments)) if prepare else arguments
     return done
+
+
+def _grant(left: Unfinished, asked: Mapping[str, Any]) -> str | None:
+    """Return the id of a grant that holds for what is asked."""
+    return next((grant.id for grant in left.grants if covers(grant.query or {}, asked)), None)
 
 
 async def _is_gated(asked: Asked) -> bool:

@@ -51,6 +51,7 @@ def limit_stop(reason: str, limit: Mapping[str, Any], last: Message | None = Non
         more: What else the stop says.
     """
     known = dict(last.query or {}) if last is not None and last.type == "stop" else {}
+    known.pop("again", None)
     return Message.stop(**{**known, **more, "reason": reason, "limit": limit})
 
 

@@ -9,12 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from anyio import (
-    CancelScope,
-    Event,
-    current_time,
-    move_on_after,
-)
+from anyio import CancelScope, Event, current_time, move_on_after
 from anyio.streams.memory import MemoryObjectSendStream
 
 from streamagent._core.output import describe, error_output, render, text_of
@@ -22,7 +17,6 @@ from streamagent.calls import (
     AfterToolCall,
     BeforeToolCall,
     Child,
-    Decision,
     HasPlan,
     Output,
     SteerAt,
@@ -34,9 +28,9 @@ from streamagent.errors import ToolError
 from streamagent.hooks import lane_of, said_by, settled
 from streamagent.message import Message, clean_text
 
-from ._approval import Asked, Gate, copied, prepared
+from ._approval import Asked, Gate, ask_hook, prepared
 from ._speech import Speech
-from ._verdicts import BLOCKED, REFUSED, SKIPPED, UNKNOWN, UNSEEN, failure
+from ._verdicts import REFUSED, SKIPPED, UNKNOWN, UNSEEN, Blocked, failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +162,9 @@ class Execution:
         reconcile = getattr(tool, "reconcile", None)
         if reconcile is None:
             return UNKNOWN
-        args = await prepared(tool, ((self._decision and self._decision.query) or query).get("args") or {})
-        call = ToolCall(id=self.call.id, tool=tool.spec.name, args=args, context=self._context(query))
-        found = await settled(reconcile(call))
+        asked = await self._asked(begun=True)
+        self._approval = await self._gate.passed(asked)
+        found = await settled(reconcile(asked.call))
         return UNKNOWN if found is None else render(found)
 
     async def _skip(self) -> Output | None:
@@ -181,34 +175,41 @@ class Execution:
         return SKIPPED if any(lane_of(message) == "steer" for message in waiting) else None
 
     async def _judge(self) -> Asked | Output | Message:
-        """Find the tool, prepare and validate the arguments, ask the hook and whoever has to approve the call."""
-        query = self.call.query or {}
-        tool = self._tool(query)
-        decided = None if self._decision is None else self._decision.query or {}
-        args = await prepared(tool, (query if decided is None else decided).get("args") or {})
-        call = ToolCall(id=self.call.id, tool=tool.spec.name, args=args, context=self._context(query))
-        changed = await self._ask_hook(call)
-        if isinstance(changed, Output):
-            return changed
-        # What was approved was shown as the hook had left it; it may still have blocked it.
-        replaced = changed != args and (decided is None or decided["decision"] == "edit")
-        call = replace(call, args=await prepared(tool, changed)) if replaced else call
-        asked = Asked(tool=tool, call=call, message=self.call, replaced=replaced, decision=self._decision)
+        """Make the call ready, and ask whoever has to approve it."""
+        try:
+            asked = await self._asked()
+        except Blocked as blocked:
+            return blocked.output
         verdict = await self._gate.judge(asked)
         if not isinstance(verdict, str | None):
             return verdict
         self._approval = verdict
         return asked
 
-    async def _ask_hook(self, call: ToolCall) -> Mapping[str, Any] | Output:
-        """Return the arguments as the hook wants them, which has a copy of its own, or why it blocks the call."""
-        if self._options.before is None:
-            return call.args
-        shown = replace(call, args=copied(call.args))
-        said = await said_by(self._options.before(shown), Decision, "before_tool_call")
-        if said is not None and said.block is not None:
-            return render(Output(said.block or BLOCKED, is_error=True, terminate=said.terminate))
-        return shown.args if said is None or said.args is None else said.args
+    async def _asked(self, *, begun: bool = False) -> Asked:
+        """Find the tool, prepare and validate the arguments, ask the hook.
+
+        Args:
+            begun: The tool had been run already: the hook tells once more what with, and stops nothing.
+
+        Raises:
+            Blocked: The hook blocks the call.
+        """
+        query = self.call.query or {}
+        tool = self._tool(query)
+        decided = None if self._decision is None else self._decision.query or {}
+        args = await prepared(tool, (query if decided is None else decided).get("args") or {})
+        call = ToolCall(id=self.call.id, tool=tool.spec.name, args=args, context=self._context(query))
+        try:
+            changed = await ask_hook(self._options.before, call)
+        except Exception:
+            if not begun:
+                raise
+            changed = args
+        # What was approved was shown as the hook had left it; it may still have blocked it.
+        replaced = changed != args and (decided is None or decided["decision"] == "edit")
+        call = replace(call, args=await prepared(tool, changed)) if replaced else call
+        return Asked(tool=tool, call=call, message=self.call, replaced=replaced, decision=self._decision)
 
     def _tool(self, query: Mapping[str, Any]) -> Tool:
         tool = self._options.tools.get(query.get("tool", ""))

@@ -22,6 +22,13 @@ REFUSED = {
 }
 
 
+class Blocked(Exception):
+    """`before_tool_call` blocks a call; `output` is its result."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+
+
 def failure(error: BaseException) -> Output:
     """Make a result of what a tool or a hook raised: they are foreign code, their failure is data."""
     if must_propagate(error):

@@ -78,6 +78,8 @@ async def _bounded(stream: Stream, run: RunContext, account: _Account, *, goes_o
     if goes_on:
         async for row in earlier(run):
             account.count(row)
+    elif run.since is not None:  # it may go on without a message that begins a turn
+        await account.read(run)
     async for message in stream:
         if passed := account.take(message):
             yield passed

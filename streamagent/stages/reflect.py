@@ -15,7 +15,10 @@ from streamagent.message import Message, each, fold
 from streamagent.protocols import DEFAULT_SETTINGS, Model, ModelSettings, RunContext, Stage, Stream
 from streamagent.reply import Result
 
+from ._counting import earlier
+
 BEST = 10.0
+FEEDBACK = "feedback"  # what a stop says in `query.again` whose turn is taken again with one
 ROUNDS_LIMIT = 10  # as many as LiteAgent takes; each costs an answer and its reviews
 _TRANSCRIPT = 32_000  # characters of a conversation, its end, that a reviewing model reads: about 8,000 tokens
 
@@ -44,8 +47,9 @@ def reflect(reviewers: Iterable[Reviewer], /, *, pass_mark: float = 8, rounds: i
     It stands first, next to the model. An answer streams on as it comes; calls are held until they have passed, and
     calls that have not are dropped: they are neither stored nor run. The turn's `stop` says in `query.reflection` how
     it went. The feedback follows it, as a message of role `user` whose `query.feedback` says that no user wrote it, and
-    the run goes on with that. Reviewers are asked one after the other; the first score below the mark decides. One that
-    fails with a `ModelError` lets the answer pass, and `reflection` has the error.
+    the run goes on with that, also after a crash; the stop says `query.again`. Reviewers are asked one after the other;
+    the first score below the mark decides. One that fails with a `ModelError` lets the answer pass, and `reflection`
+    has the error.
 
     Args:
         reviewers: Functions from the conversation, whose last messages are what is reviewed, to a score.
@@ -61,6 +65,11 @@ def reflect(reviewers: Iterable[Reviewer], /, *, pass_mark: float = 8, rounds: i
 
     async def stage(stream: Stream, run: RunContext) -> Stream:
         turn = _Turn()
+        before: Mapping[str, Any] | None = None
+        async for row in earlier(run):
+            before = _rejected(row)
+            turn.round += before is not None
+        run.again = run.again if before is None else _feedback(before)
         async for message in stream:
             if message.type != "stop":
                 if not turn.takes(message, calls=calls):
@@ -70,9 +79,13 @@ def reflect(reviewers: Iterable[Reviewer], /, *, pass_mark: float = 8, rounds: i
             rejected = told.get("passed") is False and turn.round < rounds
             for held in turn.end(rejected=rejected):
                 yield held
-            yield replace(message, query={**(message.query or {}), "reflection": told}) if told else message
+            said: dict[str, Any] = {"reflection": told} if told else {}
             if rejected:
-                run.again = turn.feedback(told)
+                told["feedback"] = turn.feedback(told)
+                said["again"] = FEEDBACK
+            yield replace(message, query={**(message.query or {}), **said}) if said else message
+            if rejected:
+                run.again = _feedback(told)
             turn = _Turn(round=turn.round + rejected)
         for held in turn.held:
             yield held
@@ -96,7 +109,9 @@ class _Turn:
     held: list[Message] = field(default_factory=list)
 
     def takes(self, message: Message, *, calls: bool) -> bool:
-        """Note a message; return whether it is held."""
+        """Note a message; return whether it is held, as no row is that passes once more."""
+        if message.sequence is not None:
+            return False
         if message.role == "assistant" and message.type in {"text", "tool_call"}:
             if message.attempt > self.attempt:
                 self.attempt = message.attempt
@@ -111,13 +126,24 @@ class _Turn:
         """Return what was held and may pass."""
         return [message for message in self.held if not (rejected and message.type == "tool_call")]
 
-    def feedback(self, told: Mapping[str, Any]) -> Message:
+    def feedback(self, told: Mapping[str, Any]) -> str:
         """Say what was wrong with it."""
         asked = [_line(message) for message in fold(self.said) if message.type == "tool_call"]
         what = f"tool calls {', '.join(asked)}, which were not run," if asked else "answer"
         score = f"A reviewer gave your {what} {told['score']:g} of {BEST:g} points; {told['pass_mark']:g} are needed."
-        text = " ".join(filter(None, (score, told["reviews"][-1].get("feedback"), "Try again.")))
-        return Message(role="user", content=text, query={"feedback": {"of": "reflect", "round": self.round + 1}})
+        return " ".join(filter(None, (score, told["reviews"][-1].get("feedback"), "Try again.")))
+
+
+def _feedback(told: Mapping[str, Any]) -> Message:
+    query = {"feedback": {"of": "reflect", "round": told["round"] + 1}}
+    return Message(role="user", content=told["feedback"], query=query)
+
+
+def _rejected(row: Message) -> Mapping[str, Any] | None:
+    """Return what a stop says of its review, when its turn was to be taken again."""
+    query = row.query or {}
+    told = query.get("reflection")
+    return told if row.type == "stop" and query.get("again") == FEEDBACK and isinstance(told, Mapping) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,9 @@ def is_request(row: Message) -> bool:
 
 def is_final(row: Message) -> bool:
     """Tell a run's last word."""
-    return row.type == "stop" and fact(row, "reason") != "tool_calls" and cut_of(row) != "resumed"
+    if row.type != "stop" or cut_of(row) == "resumed":
+        return False
+    return fact(row, "reason") != "tool_calls" and not fact(row, "again")
 
 
 def told(row: Message | None) -> str:
@@ -223,6 +225,5 @@ def tokens_of(told: Mapping[str, Any]) -> float:
 
 
 def goes_on(stop: Message) -> bool:
-    """The run pauses there, or takes a turn again whose context was too long."""
-    again = (fact(stop, "error") or {}).get("kind") == "context_overflow"
-    return again or fact(stop, "reason") == "paused"
+    """The run pauses there."""
+    return bool(fact(stop, "reason") == "paused")

@@ -7,6 +7,7 @@ import pytest
 
 from streamagent.errors import ConfigError
 from streamagent.models import get_model
+from streamagent.models.direct import DirectModel
 from streamagent.models.litellm import LiteLLMModel
 from streamagent.models.local import LocalModel, local_available
 from streamagent.models.mock import MockModel
@@ -17,9 +18,9 @@ from streamagent.models.replay import ReplayModel
     ("name", "kind"),
     [
         ("mock", MockModel),
-        ("openai/gpt", LiteLLMModel),
+        ("openai/gpt", DirectModel),
         ("anthropic:claude", LiteLLMModel),
-        ("ollama/llama3:8b", LiteLLMModel),
+        ("ollama/llama3:8b", DirectModel),
     ],
 )
 def test_a_name_gives_a_model(name, kind):

@@ -1,6 +1,5 @@
-"""LiteLLM against a real HTTP server."""
+"""LiteLLM against a real HTTP server: what only this way to a provider does."""
 
-import asyncio
 import os
 import sys
 from types import SimpleNamespace
@@ -8,215 +7,30 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from streamagent.calls import ToolSpec
-from streamagent.errors import ConfigError, UnsupportedBackendError
-from streamagent.message import Message
 from streamagent.models.chunks import Request
 from streamagent.models.litellm import LiteLLMModel, _litellm, _warm_up
-from streamagent.models.retry import RetryPolicy
-from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings
-from streamagent.testing.provider import Response, call, delta, finish, scripted_provider, sse, text, usage
+from streamagent.protocols import ModelSettings
+from streamagent.testing.provider import Response, finish, scripted_provider, sse, text
 
-from .script import Naps
+from .lanes import ANSWER, KEY, NOISE, anyio_backend  # noqa: F401 - a fixture
 
-# LiteLLM looks through all attributes of its pydantic models, deprecated ones too.
-NOISE = pytest.mark.filterwarnings("ignore:Accessing the 'model_:DeprecationWarning")
 pytestmark = [pytest.mark.anyio, NOISE]
 
-KEY = "sk-canary-0123456789"
-ANSWER = Response(body=sse(text("Hel"), text("lo"), finish("stop"), usage(3, 2)))
-STOCK = ToolSpec(name="stock", description="Units in stock.", parameters={"type": "object", "properties": {}})
+SCHEMA = {"type": "object", "title": "Stock", "properties": {"units": {"type": "integer"}}}
+USED = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
-@pytest.fixture(params=[("asyncio", {"debug": True}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"])
-def anyio_backend(request):
-    return request.param
-
-
-def model_at(provider, **options):
-    retry = RetryPolicy(jitter=lambda: 1.0)
-    return LiteLLMModel("openai/test", api_base=provider.url, api_key=KEY, retry=retry, sleep=Naps(), **options)
-
-
-async def ask(*responses, settings=DEFAULT_SETTINGS, tools=(), prompt="Hi", **options):
-    async with scripted_provider(responses) as provider:
-        model = model_at(provider, **options)
-        result = await model.send(prompt, settings=settings, tools=tools)
-        return result, provider.requests, model._sleep.taken
-
-
-async def test_an_answer_streams_with_its_usage():
-    result, requests, _ = await ask(ANSWER)
-    assert (result.text, result.reason, result.error) == ("Hello", "stop", None)
-    assert (result.usage["prompt_tokens"], result.usage["completion_tokens"]) == (3, 2)
-    assert "estimated" not in result.usage
-    assert requests[0].path == "/v1/chat/completions"
-    assert requests[0].headers["authorization"] == f"Bearer {KEY}"
+async def test_a_usage_that_nobody_sent_is_marked():
+    async with scripted_provider([Response(body=sse(text("Hello"), finish("stop")))]) as provider:
+        result = await LiteLLMModel("openai/test", api_base=provider.url, api_key=KEY).send("Hi")
+    assert result.usage["estimated"]
 
 
 async def test_fragments_are_the_deltas():
     async with scripted_provider([ANSWER]) as provider:
-        assert [piece async for piece in model_at(provider).send("Hi").text()] == ["Hel", "lo"]
-
-
-async def test_the_request_is_what_was_asked():
-    settings = ModelSettings(temperature=0.5, max_tokens=9, stop=["x"], tool_choice="stock", extra={"top_k": 3})
-    _, requests, _ = await ask(ANSWER, settings=settings, tools=[STOCK], seed=7)
-    body = requests[0].json
-    assert body["messages"] == [{"role": "user", "content": "Hi"}]
-    assert body["tools"][0]["function"]["name"] == "stock"
-    assert body["tool_choice"] == {"type": "function", "function": {"name": "stock"}}
-    assert body["stream_options"] == {"include_usage": True}
-    assert [body[key] for key in ("temperature", "max_tokens", "stop", "seed", "top_k")] == [0.5, 9, ["x"], 7, 3]
-
-
-@pytest.mark.parametrize("choice", [None, "auto", "none", "required"])
-async def test_the_choice_of_tools_is_passed(choice):
-    _, requests, _ = await ask(ANSWER, settings=ModelSettings(tool_choice=choice), tools=[STOCK])
-    assert requests[0].json.get("tool_choice") == choice
-
-
-async def test_a_usage_that_nobody_sent_is_marked():
-    result, _, _ = await ask(Response(body=sse(text("Hello"), finish("stop"))))
-    assert result.usage["estimated"]
-
-
-async def test_interleaved_calls_keep_their_arguments():
-    chunks = [
-        call("", id="a", name="stock"),
-        call("", index=1, id="b", name="stock"),
-        call('{"x":'),
-        call("{}", index=1),
-        call("1}"),
-        finish("tool_calls"),
-    ]
-    result, _, _ = await ask(Response(body=sse(*chunks)), tools=[STOCK])
-    assert [message.query["args"] for message in result if message.type == "tool_call"] == [{"x": 1}, {}]
-    assert result.reason == "tool_calls"
-
-
-async def test_reasoning_is_apart_from_the_text():
-    result, _, _ = await ask(Response(body=sse(delta(reasoning_content="Hm"), text("Hi"), finish("stop"))))
-    assert [(message.type, message.content) for message in result[:2]] == [("reasoning", "Hm"), ("text", "Hi")]
-
-
-async def test_signed_thinking_is_kept():
-    blocks = [{"type": "thinking", "thinking": "Hm", "signature": "s"}]
-    chunk = delta(reasoning_content="Hm", thinking_blocks=blocks)
-    result, _, _ = await ask(Response(body=sse(chunk, text("Hi"), finish("stop"))))
-    assert result[0].query["provider"]["thinking_blocks"] == blocks
-
-
-async def test_a_piece_said_a_hundred_times_is_said():
-    """LiteLLM alone would give up."""
-    result, _, _ = await ask(Response(body=sse(*[text("abc")] * 120, finish("stop"))))
-    assert result.text == "abc" * 120
-
-
-async def test_bytes_cut_anywhere_are_the_same_answer():
-    whole = b"".join(sse(text("Grüße"), finish("stop")))
-    result, _, _ = await ask(Response(body=[whole[place : place + 1] for place in range(len(whole))]))
-    assert result.text == "Grüße"
-
-
-@pytest.mark.parametrize("name", ["openai/gpt", "openai:gpt"])
-def test_a_name_has_two_forms(name):
-    assert LiteLLMModel(name).name == "openai/gpt"
-
-
-@pytest.mark.parametrize("name", ["gpt", "", "/gpt", ":gpt", "openai/", "openai: "])
-def test_a_name_without_provider_or_model_is_refused(name):
-    with pytest.raises(ConfigError, match="provider/model"):
-        LiteLLMModel(name)
-
-
-async def test_a_key_that_is_not_the_providers_is_not_sent():
-    _, requests, _ = await ask(ANSWER)
-    assert not [value for name, value in requests[0].headers.items() if KEY in value and name != "authorization"]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-async def test_cancelling_after_any_chunk_closes_the_connection(count):
-    body = [*sse(*[text(f"{number}") for number in range(count)], done=False)]
-    async with scripted_provider([Response(body=body, ending="hang")]) as provider:
-        seen = []
-
-        async def read():
-            async for piece in model_at(provider).send("Hi").text():
-                seen.append(piece)
-                if len(seen) == count:
-                    reached.set()
-
-        reached = anyio.Event()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            await reached.wait()
-            tasks.cancel_scope.cancel()
-        with anyio.fail_after(2):
-            await provider.requests[0].disconnected.wait()
-
-
-async def test_cancelling_before_the_first_byte_closes_the_connection():
-    """FAILURES T111."""
-    async with scripted_provider([Response(status=0, ending="hang")]) as provider:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(model_at(provider).send("Hi").result)
-            with anyio.fail_after(5):
-                while not provider.requests:
-                    await anyio.sleep(0)
-            tasks.cancel_scope.cancel()
-        with anyio.fail_after(2):
-            await provider.requests[0].disconnected.wait()
-
-
-async def test_closing_early_closes_the_connection():
-    async with scripted_provider([Response(body=sse(text("Hel"), done=False), ending="hang")]) as provider:
-        reply = model_at(provider).send("Hi")
-        async for _ in reply:
-            break
-        await reply.aclose()
-        with anyio.fail_after(2):
-            await provider.requests[0].disconnected.wait()
-
-
-async def test_nothing_of_ours_runs_afterwards():
-    before = set(asyncio.all_tasks())
-    async with scripted_provider([ANSWER]) as provider:
-        await model_at(provider).send("Hi")
-    left = {task.get_coro().__qualname__ for task in asyncio.all_tasks() - before}
-    assert not [name for name in left if "Logging" not in name and "CustomStreamWrapper" not in name]
-
-
-async def test_a_conversation_with_a_call_goes_out_in_order():
-    asked = Message(type="tool_call", query={"tool": "stock", "id": "c1", "args": {}})
-    answer = Message(role="tool", type="tool_result", content="15", query={"id": "c1", "call": asked.id})
-    _, requests, _ = await ask(ANSWER, prompt=[Message.user("How many?"), asked, answer], tools=[STOCK])
-    assert [entry["role"] for entry in requests[0].json["messages"]] == ["user", "assistant", "tool"]
-
-
-@pytest.mark.parametrize("anyio_backend", ["trio"])
-async def test_trio_is_refused(anyio_backend):
-    with pytest.raises(UnsupportedBackendError, match="asyncio"):
-        await LiteLLMModel("openai/test").send("Hi")
-
-
-SCHEMA = {"type": "object", "title": "Stock", "properties": {"units": {"type": "integer"}}}
-
-
-async def test_a_provider_is_held_to_a_schema():
-    _, requests, _ = await ask(ANSWER, settings=ModelSettings(response_schema=SCHEMA))
-    told = requests[0].json["response_format"]
-    assert (told["type"], told["json_schema"]["name"], told["json_schema"]["strict"]) == ("json_schema", "Stock", True)
-    assert told["json_schema"]["schema"] == {**SCHEMA, "required": ["units"], "additionalProperties": False}
-
-
-async def test_a_response_format_of_ones_own_is_kept():
-    own = {"type": "json_object"}
-    settings = ModelSettings(response_schema=SCHEMA, extra={"response_format": own})
-    _, requests, _ = await ask(ANSWER, settings=settings)
-    assert requests[0].json["response_format"] == own
-    _, requests, _ = await ask(ANSWER, settings=ModelSettings(response_schema=SCHEMA), response_format=own)
-    assert requests[0].json["response_format"] == own
+        assert [
+            piece async for piece in LiteLLMModel("openai/test", api_base=provider.url, api_key=KEY).send("Hi").text()
+        ] == ["Hel", "lo"]
 
 
 async def test_a_provider_that_takes_no_schema_is_not_told():
@@ -227,9 +41,6 @@ async def test_a_provider_that_takes_no_schema_is_not_told():
     assert "response_format" not in get_supported_openai_params(model=model.name)
     for known in (get_supported_openai_params, lambda model: None):
         assert model._format(request, SimpleNamespace(get_supported_openai_params=known)) == {}
-
-
-USED = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
 def listed(name):
@@ -254,12 +65,6 @@ async def test_a_usage_that_litellm_cannot_read_has_no_price():
     assert await LiteLLMModel("openai/gpt-4o-mini").price({"prompt_tokens": "?"}) is None
 
 
-async def test_the_stop_says_what_the_answer_cost():
-    async with scripted_provider([ANSWER]) as provider:
-        result = await LiteLLMModel("openai/gpt-4o-mini", api_base=provider.url, api_key=KEY).send("Hi")
-    assert result.stop.query["cost"] == listed("gpt-4o-mini")
-
-
 FRESH = """
 import anyio, sys, threading
 from streamagent import ModelSettings
@@ -282,7 +87,7 @@ anyio.run({"whole": main, "left": left}[sys.argv[1]])
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("case", "said"), [("whole", "Hello\n"), ("left", "timeout False\n")])
-async def test_the_first_import_is_no_silence_and_ends_at_the_deadline(case, said, anyio_backend):
+async def test_the_first_import_is_no_silence_and_ends_at_the_deadline(case, said, anyio_backend):  # noqa: F811 - pytest's way
     command = [sys.executable, "-c", FRESH, case]
     done = await anyio.run_process(command, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert (done.stdout.decode(), "never awaited" in done.stderr.decode()) == (said, False)
@@ -294,3 +99,16 @@ def test_loading_tells_nobodys_callbacks(monkeypatch):
     monkeypatch.setattr(litellm, "completion", lambda **_: told.append("asked"))
     _warm_up(litellm)
     assert told == []
+
+
+async def test_a_hint_that_cannot_be_had_is_left_out(monkeypatch):
+    monkeypatch.setattr(_litellm(), "validate_environment", lambda model: {}[model])
+    async with scripted_provider([Response(status=401, body=[b'{"error": {"message": "No key given"}}'])]) as provider:
+        result = await LiteLLMModel("groq/test", api_base=provider.url).send("Hi")
+    assert result.error["kind"] == "auth"
+    assert "not set" not in result.error["message"]
+
+
+async def test_a_provider_that_is_unknown_is_a_failure():
+    result = await LiteLLMModel("nobody/test").send("Hi")
+    assert result.error["kind"] == "bad_request"

@@ -22,7 +22,7 @@ from streamagent.models.local import LocalModel, local_available, stop_local_ser
 from streamagent.protocols import ModelSettings
 from streamagent.structured import Output
 
-from .test_litellm import NOISE
+from .lanes import NOISE
 
 pytestmark = [pytest.mark.anyio, NOISE]
 

@@ -8,6 +8,7 @@ import pytest
 from streamagent import Agent, ConfigError, MemoryStore, Message, ModelError, Pipeline, persist, tool_dispatch
 from streamagent.message import fold
 from streamagent.models.fallback import FallbackModel
+from streamagent.stages.budget import budget
 from streamagent.stages.reflect import ROUNDS_LIMIT, Review, model_reviewer, reflect
 from streamagent.testing.stages import ENDINGS, check_stage
 from streamagent.tools.function import tool
@@ -180,7 +181,19 @@ async def test_a_reader_who_leaves_at_the_stop_has_seen_the_last_of_it():
                 break
         await session.aclose()
         rows = await check_rows(store)
-    assert [row.content for row in rows] == ["How many?", "No.", ""]
+    assert [row.content for row in rows] == ["How many?", "No.", "", ""]
+    assert [row.query["reason"] for row in rows[2:]] == ["stop", "aborted"]
+
+
+async def test_a_budget_that_is_used_up_has_the_last_word_about_a_turn_that_was_sent_back():
+    model = ScriptedModel(answer("No."))
+    store = MemoryStore()
+    stages = [reflect([Reviewer(0)]), budget(turns=1), persist()]
+    async with Agent(model, pipeline=Pipeline(reply=stages), store=store).session("s") as session:
+        result = await session.ask("How many?")
+        rows = await check_rows(store)
+    assert (len(model.contexts), result.reason, rows[-1].is_final) == (1, "budget", True)
+    assert "again" not in rows[-1].query
 
 
 async def test_the_rounds_count_as_turns():

@@ -109,13 +109,14 @@ class TestTables:
         assert ask(path, "SELECT query ->> 'tool' FROM messages WHERE type = 'tool_call'") == [("stock",)]
 
     async def test_what_is_unfinished_is_found_by_its_index_whatever_the_history(self, path):
-        from streamagent.stores import _queries, _statements
+        from streamagent.stores import _queries, _standing, _statements
 
         async with SqliteStore(path):
             pass
         for query, args in (
-            (_queries._LEFT, ["default", "s", "open"]),
-            (_queries._INBOX, ["default", "s"]),
+            (_standing.LEFT, ["default", "s"]),
+            (_standing.INBOX, ["default", "s"]),
+            (_standing.BOTH, ["default", "s"]),
             (_queries._WAITING, ['["s"]', "default", "cancel"]),
             (_statements.WAITING, ["default", "s", 1]),
         ):

@@ -1,0 +1,109 @@
+"""From a provider's bytes to what the assembler takes; nearly all events are a piece of text, and take a short way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from streamagent.errors import ModelError
+
+from .delta import Delta, read_chunk
+from .sse import DONE, SSEDecoder, parse_event
+from .think import Piece
+
+Said = Piece | Delta
+
+_ABSENT: Final = msgspec.Raw(b"null")
+
+
+class _Text(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The `delta` of a chunk that says text or reasoning, and nothing else."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    role: msgspec.Raw = _ABSENT
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+
+
+class _Choice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    delta: _Text
+    index: int = 0
+    finish_reason: None = None
+    logprobs: msgspec.Raw = _ABSENT
+    content_filter_results: msgspec.Raw = _ABSENT
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: tuple[_Choice]
+    usage: None = None
+    error: None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Chunk).decode
+
+
+def read_event(data: bytes) -> Said | None:
+    """Read the data of an event.
+
+    Args:
+        data: What `SSEDecoder` yielded, but not `DONE`.
+
+    Returns:
+        The piece of text or reasoning that it is, when it is nothing else; else all that it says; `None` when it means
+        nothing.
+
+    Raises:
+        ModelError: It is damaged, or something in it has the wrong type (kind `protocol`).
+    """
+    try:
+        said = _decode(data).choices[0].delta
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _read_all(data)
+    if said.reasoning_content is None:
+        return None if said.content is None else ("text", said.content)
+    return ("reasoning", said.reasoning_content) if not said.content else _read_all(data)
+
+
+def _read_all(data: bytes) -> Delta | None:
+    chunk = parse_event(data)
+    return None if chunk is None else read_chunk(chunk)
+
+
+class EventReader:
+    """The bytes of one answer, as the network gives them.
+
+    `done` tells that `[DONE]` has come, behind which nothing counts; `error`, what the answer failed with behind that
+    which was returned.
+    """
+
+    __slots__ = ("_decoder", "done", "error")
+
+    def __init__(self) -> None:
+        self._decoder = SSEDecoder()
+        self.done = False
+        self.error: ModelError | None = None
+
+    def feed(self, data: bytes) -> list[Said]:
+        """Take one network read; return what its events say."""
+        return self._read(self._decoder.feed(data))
+
+    def end(self) -> list[Said]:
+        """Take the end of the connection; return what was held back."""
+        return self._read(self._decoder.end())
+
+    def _read(self, events: Iterator[bytes]) -> list[Said]:
+        said: list[Said] = []
+        try:
+            for data in events:
+                if data == DONE:
+                    self.done = True
+                    break
+                if (item := read_event(data)) is not None:
+                    said.append(item)
+        except ModelError as error:
+            self.error = error
+        return said

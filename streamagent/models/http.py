@@ -1,0 +1,182 @@
+"""HTTP to providers: one pool of connections for all models of an event loop. asyncio only."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from streamagent.errors import ModelError
+from streamagent.shared import closes_idle
+
+from .body import StreamedBody
+from .faults import redact, refusal
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_ERROR_LIMIT = 64 * 1024  # bytes that are read of the body of an error
+_CONNECT_TIMEOUT = 30.0  # seconds
+_LINGER = 0.05  # seconds that the end of a response is waited for, so that its connection can be used again
+_OK, _FAILED, _LENGTH_REQUIRED = 200, 400, 411
+
+_sized: set[str] = set()  # addresses that take no request of unknown length
+
+
+async def load() -> None:
+    """Import aiohttp, in a thread the first time."""
+    if not _aiohttp.cache_info().currsize:
+        await anyio.to_thread.run_sync(_aiohttp, abandon_on_cancel=True)
+
+
+@cache
+def _aiohttp() -> Any:
+    import aiohttp
+
+    return aiohttp
+
+
+@dataclass(slots=True)
+class _Pool:
+    """The connections of an event loop.
+
+    Args:
+        keeper: Has the client open; the loop closes it with its other async generators at its end (PEP 525).
+        http: The client.
+        active: Requests under way.
+        proxies: The proxy of each address, as the environment said when it was asked first.
+    """
+
+    keeper: AsyncGenerator[aiohttp.ClientSession, None]
+    http: aiohttp.ClientSession
+    active: int = 0
+    proxies: dict[str, str | None] = field(default_factory=dict)
+
+    def proxy(self, url: str) -> str | None:
+        """Return the proxy for an address; aiohttp would read the whole environment for each request.
+
+        Raises:
+            ValueError: It is no address.
+        """
+        if url not in self.proxies:
+            from urllib.request import getproxies, proxy_bypass
+
+            parts = urlsplit(url)
+            self.proxies[url] = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+        return self.proxies[url]
+
+
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
+
+
+async def _keep() -> AsyncGenerator[aiohttp.ClientSession, None]:
+    client = _aiohttp()
+    async with client.ClientSession(
+        connector=client.TCPConnector(limit=0),
+        timeout=client.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),  # an attempt has its own limits
+        cookie_jar=client.DummyCookieJar(),
+    ) as http:
+        yield http
+
+
+async def _pool() -> _Pool:
+    loop = asyncio.get_running_loop()
+    pool = _pools.get(loop)
+    if pool is None:
+        keeper = _keep()
+        pool = _pools[loop] = _Pool(keeper, await anext(keeper))
+    return pool
+
+
+@closes_idle
+async def close_idle() -> None:
+    """Close the connections of the loop that runs, unless a request is under way; the next request opens new ones."""
+    try:
+        pool = _pools.get(asyncio.get_running_loop())
+    except RuntimeError:  # trio
+        return
+    if pool is not None and not pool.active:
+        del _pools[asyncio.get_running_loop()]
+        await pool.keeper.aclose()
+
+
+@asynccontextmanager
+async def post(
+    url: str, headers: Mapping[str, str], body: bytes | StreamedBody, *, secrets: Iterable[str] = ()
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Send a request and give its response, once its head has come.
+
+    Args:
+        url: Where to.
+        headers: Beside those for the body's length.
+        body: The body. One that is streamed is sent in chunks; where those are refused, the next request is measured
+            before it is sent.
+        secrets: Values that must not occur in the text of an error.
+
+    Raises:
+        ModelError: The request failed, or the response did in the block.
+    """
+    pool, client = await _pool(), _aiohttp()
+    pool.active += 1
+    streamed = None if isinstance(body, bytes) else body
+    try:
+        if streamed is not None and url in _sized:
+            headers = {**headers, "Content-Length": str(await streamed.measure())}
+        data = io.BytesIO(body) if isinstance(body, bytes) else body.pieces()
+        proxy = _proxy(pool, url)
+        async with pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False) as response:
+            if response.status != _OK:
+                if response.status == _LENGTH_REQUIRED and streamed is not None and url not in _sized:
+                    _sized.add(url)
+                    raise ModelError("the provider wants to know a request's length", kind="protocol", retryable=True)
+                raise await _refused(response, secrets)
+            yield response
+            await _finish(response)
+    except client.ClientPayloadError as error:
+        raise ModelError("the answer broke off: the connection was lost", kind="truncated", retryable=True) from error
+    except client.InvalidURL as error:
+        raise _no_address(url) from error
+    except (client.ClientError, OSError) as error:
+        if streamed is not None and streamed.error is not None:
+            raise streamed.error from None
+        text = redact(str(error), secrets)
+        raise ModelError(f"the connection to the provider failed: {text}", kind="connection", retryable=True) from error
+    finally:
+        pool.active -= 1
+        if streamed is not None:
+            await streamed.aclose()
+
+
+def _proxy(pool: _Pool, url: str) -> str | None:
+    try:
+        return pool.proxy(url)
+    except ValueError as error:
+        raise _no_address(url) from error
+
+
+def _no_address(url: str) -> ModelError:
+    return ModelError(f"{url!r} is no address of a provider; set api_base", kind="bad_request")
+
+
+async def _refused(response: aiohttp.ClientResponse, secrets: Iterable[str]) -> ModelError:
+    if response.status < _FAILED:
+        where = response.headers.get("location", "elsewhere")
+        text = f"the provider points to another address (status {response.status}, {where}); set api_base to it"
+        return ModelError(redact(text, secrets), kind="bad_request")
+    body = (await response.content.read(_ERROR_LIMIT)).decode("utf-8", "replace")
+    return refusal(response.status, body, response.headers, secrets)
+
+
+async def _finish(response: aiohttp.ClientResponse) -> None:
+    """Wait for the end of a response that has said all: only then its connection can be used again."""
+    if not response.content.at_eof():
+        with anyio.move_on_after(_LINGER):
+            await response.content.read()
