@@ -5,7 +5,6 @@ Each `i…` function is one invariant: it yields what is wrong and with which ro
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,9 +30,9 @@ from .evidence import (
     turns_of,
 )
 from .lint import Problems, lint
+from .surroundings import i10, i14, i17, i20
 
 ENDED_WELL = frozenset({"stop", "tool_calls"})
-WIDEST = 64 * 1024  # bytes of UTF-8: as stores promise
 TURN_ENDS = frozenset({"stop", "tool_calls", "length", "content_filter", "error"})  # what a model's answer ends with
 
 
@@ -191,25 +190,11 @@ def i9(e: Evidence) -> Problems:
         yield f"a run without its last word: {told(rows[-1])}"
 
 
-def i10(e: Evidence) -> Problems:
-    """Bounds: a row is read in pieces, so that no reader holds more of it than one."""
-    if e.widest > WIDEST:
-        yield f"a fragment of {e.widest} bytes was read, {WIDEST} are the most"
-
-
 def i13(e: Evidence) -> Problems:
     """Reconnect: whoever reads on after a row gets the rest, all of it and nothing twice."""
     for after, rest in e.reread.items():
         if [*rest] != [*e.rows[after:]]:
             yield f"read after {after} come {[row.sequence for row in rest]} of {len(e.rows)} rows, or other content"
-
-
-def i14(e: Evidence) -> Problems:
-    """Isolation: other tenants find nothing of it."""
-    own = {row.id for row in e.rows}
-    for row in e.foreign:
-        if row.id in own:
-            yield f"another tenant reads {told(row)}"
 
 
 def i15(e: Evidence) -> Problems:
@@ -244,15 +229,6 @@ def i16(e: Evidence) -> Problems:
             yield f"cut, and not an error: {told(result)}"
 
 
-def i17(e: Evidence) -> Problems:
-    """Redaction: no secret is in a row, in what was shown, or in a log."""
-    texts = [(f"row {row.sequence}", f"{row.content} {json.dumps(row.query, ensure_ascii=False)}") for row in e.rows]
-    texts += [("what a viewer saw", text) for viewer in e.shown for text in viewer.texts.values()]
-    texts += [("a log", text) for text in e.logs]
-    for secret in e.secrets:
-        yield from (f"a secret is in {place}" for place, text in texts if secret in text)
-
-
 def i18(e: Evidence) -> Problems:
     """Cancel safety: nothing of a cancelled run is written after `cancel` has returned."""
     rows = {row.id: row for row in e.rows}
@@ -277,12 +253,6 @@ def i19(e: Evidence) -> Problems:
         if turns > e.max_turns or calls > e.max_calls:
             yield f"turn {turns} and call {calls} of a prompt: {told(row)}"
             return
-
-
-def i20(e: Evidence) -> Problems:
-    """Storage: its file is whole."""
-    if e.damage:
-        yield e.damage
 
 
 def i4(e: Evidence) -> Problems:
