@@ -1,7 +1,7 @@
 """Each guard is taken out in turn, and the invariant that it had kept is named, in a simulation or by `apart`."""
 
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -40,17 +40,19 @@ class Skipping(MemoryStore):
     """Leaves out the second row."""
 
     async def read(self, session, **span):
-        async for row in super().read(session, **span):
-            if row.sequence != 2:
-                yield row
+        async with aclosing(super().read(session, **span)) as rows:
+            async for row in rows:
+                if row.sequence != 2:
+                    yield row
 
 
 class OffByOne(MemoryStore):
     """Reads from the row itself, for whoever reads on after it."""
 
     async def read(self, session, *, after=0, until=None):
-        async for row in super().read(session, after=max(after - 1, 0), until=until):
-            yield row
+        async with aclosing(super().read(session, after=max(after - 1, 0), until=until)) as rows:
+            async for row in rows:
+                yield row
 
 
 class Doubling(MemoryStore):
