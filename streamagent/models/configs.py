@@ -12,6 +12,7 @@ from .wires import Call, Unfit, Wire, part, takes
 _OURS = frozenset({"model", "max_retries", "num_retries"})  # what is ours to do
 _PASSED = frozenset({"drop_params", "additional_drop_params", "allowed_openai_params"})
 _NOT_BY_HTTP = frozenset({"vllm", "oobabooga", "custom", "azure_text"})
+_SIGN_IN = frozenset({"bedrock", "bedrock_mantle", "sagemaker", "sagemaker_chat", "vertex_ai", "vertex_ai_beta", "gdc"})
 _HEARD = ("callbacks", "input_callback", "success_callback", "failure_callback")
 _MISSING = (AttributeError, ImportError, KeyError, NotImplementedError, TypeError)
 _KNOWN = 128  # configurations that are kept, far more than a program asks
@@ -65,6 +66,8 @@ def find_wire(litellm: Any, provider: str, model: str) -> Wire:
     """
     if provider in _NOT_BY_HTTP or provider.startswith("text-completion"):
         raise Unfit("LiteLLM does not ask it for chat completions over HTTP")
+    if provider in _SIGN_IN:
+        raise Unfit("it is signed in to in ways of its own")
     for known in (f"{provider}/{model}", model):
         if litellm.model_cost.get(known, {}).get("mode") == "responses":
             raise Unfit("LiteLLM asks for this model's responses, not for chat completions")
@@ -72,8 +75,8 @@ def find_wire(litellm: Any, provider: str, model: str) -> Wire:
     find = takes(getattr(manager, "get_provider_chat_config", None), "get_provider_chat_config", "model", "provider")
     try:
         config = find(model=model, provider=litellm.LlmProviders(provider))
-    except ValueError:
-        config = None
+    except Exception as error:  # foreign code
+        raise Unfit(f"LiteLLM has no configuration of it ({error})") from error
     if config is None:
         raise Unfit("LiteLLM has no configuration of it")
     wire = DIALECTS.get(provider, Wire)(provider, config)
