@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from os import PathLike
 from typing import Any, TypedDict, Unpack
 
@@ -179,14 +179,13 @@ class Agent:
         # Its session has the prompt once, and the calls in it are on record: running it again goes on where it was.
         return FunctionTool(ask, name=name, description=description, timeout=timeout, retry_safe=True)
 
-    @asynccontextmanager
-    async def session(
+    def session(
         self,
         id: str | None = None,  # noqa: A002 - the field's name
         *,
         runtime: Runtime | None = None,
         **changes: Unpack[Changes],
-    ) -> AsyncGenerator[Session, None]:
+    ) -> AbstractAsyncContextManager[Session]:
         """Open a session; leaving the block cuts what still runs, and keeps what was said.
 
         Args:
@@ -195,17 +194,22 @@ class Agent:
             changes: What answers otherwise in this block: `system=…`, `tools=…`, `model=…`; as `with_options`.
 
         Raises:
-            ConfigError: The id cannot be one, the runtime is not open, or as `with_options`.
-            StoreError: The store cannot be opened.
+            ConfigError: As `with_options`; on entering: the id cannot be one, or the runtime is not open.
+            StoreError: On entering: the store cannot be opened.
         """
         agent = self.with_options(**changes) if changes else self
         session_id = new_id() if id is None else id
-        if runtime is not None:
-            async with runtime.session(session_id, agent.plan) as session:
-                yield session
-        else:
-            async with Runtime(store=_reopened(agent.store)) as own, own.session(session_id, agent.plan) as session:
-                yield session
+        return _alone(agent, session_id) if runtime is None else runtime.session(session_id, agent.plan)
+
+
+@asynccontextmanager
+async def _alone(agent: Agent, session_id: str) -> AsyncGenerator[Session, None]:
+    """Open a session in a runtime of its own."""
+    async with (
+        Runtime(store=_reopened(agent.store)) as runtime,
+        runtime.session(session_id, agent.plan) as session,
+    ):
+        yield session
 
 
 def _as_tool(item: Agent | Tool | Callable[..., Any]) -> Tool:

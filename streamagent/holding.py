@@ -8,7 +8,7 @@ from contextlib import suppress
 from anyio import move_on_after
 
 from .errors import SessionBusy, StoreError
-from .owners import is_gone, new_owner
+from .owners import is_gone, new_owner, note_end
 from .protocols import Store
 
 logger = logging.getLogger("streamagent")
@@ -49,24 +49,34 @@ class Holding:
     async def release(self, session: str, fence: int, *, unfinished: bool) -> None:
         """Let others have a session, who go on with what is unfinished; if that fails, `give_back` tries again."""
         self.unreleased[session] = fence, unfinished
-        await self.give_back()
+        await self._release(session, fence, unfinished=unfinished)
 
     async def give_back(self) -> None:
         """Release the sessions whose runs are over, as far as the store takes it."""
         for session, (fence, unfinished) in tuple(self.unreleased.items()):
-            with move_on_after(RELEASE_TIMEOUT) as scope:
-                try:
-                    await self._store.release(session, fence=fence, unfinished=unfinished)
-                except StoreError:
-                    logger.debug("session %s could not be released yet", session, exc_info=True)
-                    return
-            if scope.cancelled_caught:
+            if not await self._release(session, fence, unfinished=unfinished):
                 return
-            if self.unreleased.get(session) == (fence, unfinished):
-                del self.unreleased[session]
+
+    async def _release(self, session: str, fence: int, *, unfinished: bool) -> bool:
+        with move_on_after(RELEASE_TIMEOUT) as scope:
+            try:
+                await self._store.release(session, fence=fence, unfinished=unfinished)
+            except StoreError:
+                logger.debug("session %s could not be released yet", session, exc_info=True)
+                return False
+        if scope.cancelled_caught:
+            return False
+        if self.unreleased.get(session) == (fence, unfinished):
+            del self.unreleased[session]
+        return True
 
     async def leave(self) -> None:
         """Say that this process has nothing more; whatever it still holds others may have at once."""
-        if self._used:
-            with move_on_after(RELEASE_TIMEOUT), suppress(StoreError):  # without it they wait for the lease's end
-                await self._store.retire(self.owner.id)
+        if not self._used:
+            return
+        told = False
+        with move_on_after(RELEASE_TIMEOUT), suppress(StoreError):  # without it they wait for the lease's end
+            await self._store.retire(self.owner.id)
+            told = True
+        if not told:
+            note_end(self.owner.id)

@@ -54,17 +54,32 @@ class Inbox:
         waiting = await self.store.inbox(self.session)
         return await self._admit([message for message in waiting if lane_of(message) == "decision"])
 
-    async def steered(self, drain: Drain | None = None) -> list[Message]:
-        """Admit steering messages, as many as `drain` says."""
-        admitted = await self._next("steer", drain or self.steering, self.hooks.get_steering_messages)
+    async def steered(self, drain: Drain | None = None, found: Sequence[Message] | None = None) -> list[Message]:
+        """Admit steering messages, as many as `drain` says, of those that were `found` or that wait now."""
+        admitted = await self._next("steer", drain or self.steering, self.hooks.get_steering_messages, found)
         return [replace(message, query={**(message.query or {}), "lane": "steer"}) for message in admitted]
 
-    async def followed_up(self) -> list[Message]:
-        """Admit follow-ups."""
-        return await self._next("follow_up", self.follow_ups, self.hooks.get_follow_up_messages)
+    async def between(self, found: Sequence[Message] | None, *, steering: bool, follow_ups: bool) -> list[Message]:
+        """Admit what comes next between two turns: steering messages, or follow-ups when there is none.
 
-    async def _next(self, lane: Lane, drain: Drain, more: Callable[[], Maybe[Given]] | None) -> list[Message]:
-        waiting = [message for message in await self.store.inbox(self.session) if lane_of(message) == lane]
+        Args:
+            found: What waited just now; `None` to look.
+            steering: Steering messages may be next.
+            follow_ups: Follow-ups may be next.
+        """
+        found = await self.store.inbox(self.session) if found is None else found
+        steered = await self.steered(found=found) if steering else []
+        if steered or not follow_ups:
+            return steered
+        asked = steering and self.hooks.get_steering_messages is not None  # which may have taken its time
+        found = None if asked else found
+        return await self._next("follow_up", self.follow_ups, self.hooks.get_follow_up_messages, found)
+
+    async def _next(
+        self, lane: Lane, drain: Drain, more: Callable[[], Maybe[Given]] | None, found: Sequence[Message] | None
+    ) -> list[Message]:
+        found = await self.store.inbox(self.session) if found is None else found
+        waiting = [message for message in found if lane_of(message) == lane]
         given = _messages(await settled(more())) if more is not None else []
         return [*await self._admit(_drain(waiting, drain)), *given]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from .pipeline import Chain
 from .protocols import Source, Stream
 from .records import Unfinished
 from .run import Run
-from .turn import Turn, with_system
+from .turn import Given, Turn
 
 
 async def open_run(run: Run) -> Chain:
@@ -45,7 +46,7 @@ async def turns(run: Run) -> Stream:
             yield prompt
         if left is None:
             turn = run.turn = Turn(run.plan.model.name, attempt=run.attempts, shrinks=_may_shrink(run))
-            chain = Chain(run.source())
+            chain = Chain()
             try:
                 async for message in await _answer(run, chain, turn):
                     yield message
@@ -55,9 +56,10 @@ async def turns(run: Run) -> Stream:
         while known := recalled or await run.decide(left):
             for row in known:
                 yield row
-            recalled, left = [], await run.store.unfinished(run.session)
+            recalled, left = [], await run.look()
         run.begun = False
         border = await _border(run, left)
+        run.waiting = None
         if isinstance(border, Message):
             yield border
         if not isinstance(border, list):
@@ -96,8 +98,8 @@ async def _border(run: Run, left: Unfinished | None) -> list[Message] | Message 
         run.left_off = goes_on
         return None
     if goes_on or (end.stop.query or {}).get("reason") not in _QUEUES_LEFT:
-        steered = [] if over else await run.inbox.steered()
-        admitted = steered or ([] if goes_on else await run.inbox.followed_up())
+        found = run.waiting if hook is None else None  # a hook may have taken its time
+        admitted = await run.inbox.between(found, steering=not over, follow_ups=not goes_on)
     if not (goes_on or admitted):
         return None
     await _prepare(run, end)
@@ -126,13 +128,19 @@ def _may_shrink(run: Run) -> bool:
 
 
 async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
-    """Link the stored rows, the context stages and the model."""
+    """Link the stored rows, the context stages and the model; without stages it may read the rows more than once."""
     plan, settings = run.plan, run.plan.settings
     if run.plan.hooks.get_api_key is not None:
         key = await settled(run.plan.hooks.get_api_key(plan.model.name.partition("/")[0]))
         settings = replace(settings, extra={**settings.extra, **({"api_key": key} if key else {})})
-    await chain.extend([with_system(plan.system), *plan.pipeline.context, turn.counted()], run)
-    answer = plan.model.stream(chain.tail, tools=plan.tools, settings=settings, deadline=run.deadline)
+    stages = plan.pipeline.context
+    given = Given(run.rows(), plan.system, None if stages else turn)
+    chain.hold(given)
+    if stages:
+        chain.append(aiter(given))
+        await chain.extend([*stages, turn.counted()], run)
+    context: AsyncIterable[Message] = chain.tail if stages else given
+    answer = plan.model.stream(context, tools=plan.tools, settings=settings, deadline=run.deadline)
     chain.append(answer)
     chain.append(turn.follow(answer))
     return chain.tail
@@ -145,7 +153,7 @@ async def _left(run: Run, turn: Turn) -> Unfinished | None:
     run.shrunk |= turn.overflowed
     run.number += not run.retry
     made = (run.stop.query or {}).get("reason") == "tool_calls"
-    return await run.store.unfinished(run.session) if made else None
+    return await run.look() if made else None
 
 
 def _has_results(run: Run, left: Unfinished | None) -> bool:

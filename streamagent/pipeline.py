@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, cast
 
 from anyio import CancelScope, create_task_group, move_on_after
@@ -91,10 +92,18 @@ class Pipeline:
 
 
 def _check_places(duties: list[Duty]) -> None:
-    if len(set(duties)) < len(duties):
-        raise ConfigError(f"the stages that {' and '.join(duties)}: each duty stands once in a pipeline")
-    if duties == ["persist", "dispatch"]:
+    once: list[Duty] = [duty for duty in duties if duty != "run_ahead"]
+    if len(set(once)) < len(once):
+        raise ConfigError(f"the stages that {' and '.join(once)}: each duty stands once in a pipeline")
+    if once == ["persist", "dispatch"]:
         raise ConfigError("tool_dispatch stands before persist: so a call is stored before it runs, and its result too")
+    if "dispatch" in once and "run_ahead" in duties[: duties.index(once[-1])]:
+        raise ConfigError(
+            "buffer stands behind tool_dispatch and persist: else a turn begins before results are stored"
+        )
+
+
+_SAYS_OTHERWISE = frozenset({"__signature__", "__wrapped__"})
 
 
 def wants_run(stage: Stage) -> bool:
@@ -105,6 +114,10 @@ def wants_run(stage: Stage) -> bool:
     """
     if not callable(stage):
         raise ConfigError(f"{stage!r} is not a stage: a stage is a function of (stream) or (stream, run)")
+    if isinstance(stage, FunctionType) and stage.__defaults__ is None and not _SAYS_OTHERWISE & vars(stage).keys():
+        count = stage.__code__.co_argcount
+        if 0 < count <= WITH_RUN:  # of nearly all stages; `signature` takes longer than the stage
+            return count == WITH_RUN
     try:
         parameters = inspect.signature(stage).parameters.values()
     except (TypeError, ValueError):
@@ -190,11 +203,14 @@ class BareRun:
 class Chain:
     """Links of an open pipeline, source first. One owner opens it, drives `tail` and closes it."""
 
-    __slots__ = ("_links", "_stack", "tail")
+    __slots__ = ("_links", "tail")
 
-    def __init__(self, source: Source) -> None:
-        self._links: list[Any] = [source]
-        self.tail: Source = source
+    tail: Source
+
+    def __init__(self, source: Source | None = None) -> None:
+        self._links: list[Any] = []
+        if source is not None:
+            self.append(source)
 
     async def extend(self, stages: Iterable[Stage], run: RunContext) -> None:
         """Put stages behind the tail.
@@ -214,8 +230,12 @@ class Chain:
 
     def append(self, link: Source) -> None:
         """Put a link that reads the tail, or what the tail feeds, behind it."""
-        self._links.append(link)
+        self.hold(link)
         self.tail = link
+
+    def hold(self, link: Any) -> None:
+        """Close something with the chain, before what was added earlier."""
+        self._links.append(link)
 
     async def aclose(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         """Close all links, outermost first, shielded, within `close_timeout` seconds; idempotent."""

@@ -163,3 +163,16 @@ class Unfinished:
 
 
 NOTHING = Unfinished(open=(), calls=(), last=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a session stands.
+
+    Args:
+        left: What is left open in it.
+        inbox: The messages that wait, oldest first.
+    """
+
+    left: Unfinished
+    inbox: Sequence[Message]

@@ -42,6 +42,7 @@ class Run:
     what is known of its calls. `first` is the sequence of its first row, also before a
     pause; `context`, what the next turn is given instead of the stored messages. `leaving`, that another process goes
     on with it at the next border; `left_off`, that it came to one.
+    `waiting` is what the border finds in the inbox.
     """
 
     session: str
@@ -76,6 +77,7 @@ class Run:
     left_off: bool = False
     first: int | None = None
     since: int | None = None
+    waiting: Sequence[Message] | None = None
     stop: Message = _PAUSED
     inbox: Inbox = field(init=False)
 
@@ -197,6 +199,12 @@ class Run:
             return {"usage": {"total_tokens": 0}}
         return {"model": self.turn.model, "usage": self.cut_usage}
 
+    async def look(self) -> Unfinished:
+        """Look how the calls of the last turn stand, and into the inbox."""
+        standing = await self.store.standing(self.session)
+        self.waiting = standing.inbox
+        return standing.left
+
     async def decide(self, left: Unfinished | None) -> list[Message]:
         """Admit what was decided about calls that wait.
 
@@ -212,10 +220,14 @@ class Run:
         self.resumed |= bool(decisions)
         return decisions
 
-    def source(self) -> Stream:
-        """Give what the next turn is about: the stored messages, or once what `prepare_next_turn` has given."""
+    def rows(self) -> Callable[[int | None], Stream]:
+        """Tell what reads what the next turn is about, up to a sequence: the stored rows, or what a hook has given."""
         given, self.context = self.context, None
-        return latest(self.store.read(self.session)) if given is None else each(given)
+
+        def read(until: int | None) -> Stream:
+            return latest(self.store.read(self.session, until=until)) if given is None else each(given)
+
+        return read
 
     async def start_call(self, call: str) -> int:
         """Commit that a call's tool is about to run."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Self
 from weakref import WeakSet
 
 from anyio import AsyncContextManagerMixin, CancelScope, Event, create_task_group, move_on_after
 from anyio.abc import TaskGroup
 
+from .block import SessionBlock
 from .calls import Child, Output
 from .cancellation import raise_single
 from .driver import RunReply
@@ -93,8 +94,7 @@ class Runtime(AsyncContextManagerMixin):
         finally:
             self._tasks = self._watch = None
 
-    @asynccontextmanager
-    async def session(self, id: str, plan: Plan) -> AsyncGenerator[Session, None]:  # noqa: A002 - the field's name
+    def session(self, id: str, plan: Plan) -> AbstractAsyncContextManager[Session]:  # noqa: A002 - the field's name
         """Open a session; leaving the block cuts what still runs.
 
         Args:
@@ -102,16 +102,13 @@ class Runtime(AsyncContextManagerMixin):
             plan: What answers.
 
         Raises:
-            ConfigError: The id is empty or longer than 256 characters, or the runtime was not entered.
+            ConfigError: On entering: the id is empty or longer than 256 characters, or the runtime was not entered.
         """
-        check_id(id)
+        return SessionBlock(Session(self, id, plan), self._check_session)
+
+    def _check_session(self, session: str) -> None:
+        check_id(session)
         self.tasks  # noqa: B018 - raises when the runtime is not open
-        session = Session(self, id, plan)
-        try:
-            yield session
-        finally:
-            with CancelScope(shield=True):  # bounded: closing a run is
-                await session.aclose()
 
     async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
         """Begin a session with the stored messages of another one; see `Store.fork`.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +41,7 @@ class Turn:
         """Make the last context stage, which counts what the model is given."""
 
         async def stage(stream: Stream) -> Stream:
+            self.asked = 0.0
             async for message in stream:
                 self.asked += estimate_tokens(message)
                 yield message
@@ -102,13 +104,45 @@ class Turn:
         return replace(stop, query={**query, "usage": self.usage})
 
 
-def with_system(system: str | None) -> Stage:
-    """Make the first context stage, which puts the system prompt in front."""
+class Given:
+    """What a model is given before any stage: the system prompt, then the rows. Each iteration reads them anew.
 
-    async def stage(stream: Stream) -> Stream:
-        if system:
-            yield Message.system(system)
-        async for message in stream:
-            yield message
+    What the turn itself has added meanwhile is no part of it.
 
-    return stage
+    Args:
+        rows: Reads the rows up to a sequence.
+        system: The system prompt.
+        turn: Counts what is read, if no stage changes it.
+    """
+
+    def __init__(self, rows: Callable[[int | None], Stream], system: str | None, turn: Turn | None) -> None:
+        self._rows = rows
+        self._system = system
+        self._turn = turn or Turn("")
+        self._opened: list[Stream] = []
+        self._until: int | None = None
+
+    def __aiter__(self) -> Stream:
+        self._opened.append(self._read())
+        return self._opened[-1]
+
+    async def aclose(self) -> None:
+        """Close what was not read to its end."""
+        for reading in self._opened:
+            if not getattr(reading, "ag_running", False):
+                await reading.aclose()
+
+    async def _read(self) -> Stream:
+        turn = self._turn
+        turn.asked = 0.0
+        if self._system:
+            system = Message.system(self._system)
+            turn.asked = estimate_tokens(system)
+            yield system
+        last: int | None = 0
+        async with aclosing(self._rows(self._until)) as rows:
+            async for message in rows:
+                turn.asked += estimate_tokens(message)
+                last = message.sequence
+                yield message
+        self._until = self._until or last

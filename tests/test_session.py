@@ -1,7 +1,8 @@
 """Sessions: asking, duplex, cutting, and what the store holds afterwards."""
 
 import gc
-from contextlib import asynccontextmanager
+import tracemalloc
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import pytest
@@ -835,3 +836,16 @@ async def test_a_store_that_fails_at_the_end_does_not_pass_for_success():
                 store.broken = True
         store.broken = False
         assert (await session.ask("Again.")).reason == "stop"
+
+
+async def test_a_session_in_which_nothing_happens_needs_half_a_kilobyte():
+    agent, number = Agent("mock"), 1_000
+    async with Runtime(store=MemoryStore()) as runtime, AsyncExitStack() as stack:
+        tracemalloc.start()
+        try:
+            for index in range(number):
+                await stack.enter_async_context(agent.session(f"session {index}", runtime=runtime))
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert held / number <= 512

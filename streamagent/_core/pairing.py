@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from streamagent.message import Message, Role
@@ -53,6 +52,13 @@ class Pairing:
         """Return the result of `call`, if there is one."""
         return self._answers.get(call.id)
 
+    def forget(self, turn: Turn) -> None:
+        """Drop what is kept for the calls of a turn that was sent."""
+        for message in turn.messages:
+            if message.type == "tool_call":
+                self._answers.pop(message.id, None)
+                self._asked.pop(_query(message, "id"), None)
+
     def _answer(self, result: Message) -> None:
         """Pair by the call's message id; a result without one answers the nearest open call with its provider id."""
         if _query(result, "cut") == "resumed":  # of an attempt that another one supersedes
@@ -87,14 +93,6 @@ class Pairing:
             last.attempt = message.attempt
             last.messages.clear()
         return last
-
-
-def pair(messages: Iterable[Message]) -> Pairing:
-    """Build the pairing of a whole history."""
-    pairing = Pairing()
-    for message in messages:
-        pairing.add(message)
-    return pairing
 
 
 def _query(message: Message, key: str) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import orjson
 
+from streamagent.errors import MessageError
 from streamagent.message import Message, clean_text, fold
 
 from .attachments import attachment
 from .output import Capped
-from .pairing import Pairing, Turn, pair
+from .pairing import Pairing, Turn
 from .profiles import DEFAULT_PROFILE, Profile, is_object
 
 Entry = dict[str, Any]
@@ -28,7 +29,7 @@ _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class RequestBuilder:
-    """Collect the fragments of a context, then build the request.
+    """Collect the fragments of a context, and build the request: at its end, or turn by turn while it is read.
 
     Args:
         profile: What the provider accepts.
@@ -36,26 +37,103 @@ class RequestBuilder:
 
     def __init__(self, profile: Profile = DEFAULT_PROFILE) -> None:
         self._profile = profile
-        self._fragments: list[Message] = []
-        self._streamed: dict[str, tuple[int, Capped]] = {}  # results that tools have streamed, however long they are
+        self._ids = _Ids(profile)
+        self._pairing = Pairing()
+        self._closed: set[str] = set()  # ids of whole messages since the last turn that was taken
+        self._fragments: list[Message] = []  # since the message opened that is the oldest still open
+        self._open: set[str] = set()
+        self._streamed: dict[str, Capped] = {}  # open results that tools have streamed, however long they are
+        self._last: Entry | None = None  # what a neighbour may still be merged with
 
     def add(self, fragment: Message) -> None:
-        """Take the next message or fragment, in stored order."""
-        if fragment.type != "tool_result" or not (fragment.query or {}).get("streamed"):
+        """Take the next message or fragment, in stored order.
+
+        Raises:
+            MessageError: It follows the last fragment of its message.
+        """
+        if fragment.id in self._closed:
+            raise MessageError(f"message {fragment.id} was closed already; nothing can follow its last fragment")
+        streamed = fragment.type == "tool_result" and (fragment.query or {}).get("streamed")
+        if streamed or fragment.id in self._streamed:
+            fragment = self._capped(fragment)
+            if fragment.more and fragment.id in self._open:
+                return
+        if fragment.more:
+            self._open.add(fragment.id)
             self._fragments.append(fragment)
             return
-        if fragment.id not in self._streamed:
-            self._streamed[fragment.id] = (len(self._fragments), Capped())
-            self._fragments.append(fragment)
-        place, text = self._streamed[fragment.id]
-        text.add(fragment.content)
-        self._fragments[place] = replace(fragment, content="")
+        self._closed.add(fragment.id)
+        self._open.discard(fragment.id)
+        if not self._fragments:
+            self._pairing.add(fragment)
+            return
+        self._fragments.append(fragment)
+        if not self._open:
+            self._fold()
+
+    def ready(self) -> Iterator[Entry]:
+        """Yield what nothing that follows can change, and forget it.
+
+        Calls have their results before the next prompt there; a result that comes later is left out, and its call gets
+        one that says so. Provider data is kept until the next prompt, if the provider wants it back.
+        """
+        turns = self._pairing.turns
+        last = len(turns) - 1
+        if self._profile.replay:
+            last = max((number for number, turn in enumerate(turns) if turn.role == "user"), default=0)
+        for turn in turns[:last]:
+            yield from self._settled(self._entries(turn, None))
+            self._pairing.forget(turn)
+        if last > 0:
+            del turns[:last]
+            self._closed.clear()
 
     def finish(self) -> list[Entry]:
-        """Build the `messages` of the request; of a streamed result with its head and tail, if it is too long."""
-        for place, text in self._streamed.values():
-            self._fragments[place] = replace(self._fragments[place], content=text.output().content)
-        return build_request(self._fragments, self._profile)
+        """Build the rest of the `messages` of the request; a system prompt comes first, wherever it was said."""
+        self._fold()
+        turns = self._pairing.turns
+        tail = max((number for number, turn in enumerate(turns) if turn.role == "user"), default=-1)
+        built = [
+            (turn, self._entries(turn, self._profile if number > tail else None)) for number, turn in enumerate(turns)
+        ]
+        first = [entry for turn, entries in built if turn.role == "system" for entry in entries]
+        rest = [entry for turn, entries in built if turn.role != "system" for entry in entries]
+        settled = list(self._settled([*first, *rest]))
+        return settled if self._last is None else [*settled, self._last]
+
+    def _capped(self, fragment: Message) -> Message:
+        """Keep the head and the tail of a streamed result, and give them with its last fragment."""
+        text = self._streamed.setdefault(fragment.id, Capped())
+        text.add(fragment.content)
+        if fragment.more:
+            return replace(fragment, content="")
+        del self._streamed[fragment.id]
+        return replace(fragment, content=text.output().content)
+
+    def _fold(self) -> None:
+        for place, part in enumerate(self._fragments):
+            if part.id in self._streamed:  # the context ended in its midst
+                self._fragments[place] = replace(part, content=self._streamed[part.id].output().content)
+        for message in fold(self._fragments):
+            self._pairing.add(message)
+        self._fragments.clear()
+        self._open.clear()
+
+    def _entries(self, turn: Turn, loop: Profile | None) -> list[Entry]:
+        if turn.role == "assistant":
+            return _assistant(turn, self._pairing, self._ids, loop)
+        return [] if turn.role == "tool" else _spoken(turn.messages[0], self._profile)
+
+    def _settled(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield entries as they will be sent: of two in a row that may have to be merged, the second is held."""
+        for entry in entries:
+            last, self._last = self._last, entry
+            if last is None:
+                continue
+            if self._profile.merge_neighbours and last["role"] == entry["role"] != "tool":
+                self._last = _merged(last, entry)
+            else:
+                yield last
 
 
 def build_request(messages: Iterable[Message], profile: Profile = DEFAULT_PROFILE) -> list[Entry]:
@@ -74,18 +152,10 @@ def build_request(messages: Iterable[Message], profile: Profile = DEFAULT_PROFIL
     Raises:
         MessageError: A fragment follows the last one of its message.
     """
-    pairing = pair(fold(messages))
-    tail = max((number for number, turn in enumerate(pairing.turns) if turn.role == "user"), default=-1)
-    system: list[Entry] = []
-    entries: list[Entry] = []
-    ids = _Ids(profile)
-    for number, turn in enumerate(pairing.turns):
-        if turn.role == "assistant":
-            entries += _assistant(turn, pairing, ids, profile if number > tail else None)
-        elif turn.role != "tool":
-            target = system if turn.role == "system" else entries
-            target += _spoken(turn.messages[0], profile)
-    return _merge(system + entries) if profile.merge_neighbours else system + entries
+    builder = RequestBuilder(profile)
+    for message in messages:
+        builder.add(message)
+    return builder.finish()
 
 
 class _Ids:
@@ -192,17 +262,10 @@ def _spoken(message: Message, profile: Profile) -> list[Entry]:
     return [] if blank else [{"role": message.role, "content": content}]
 
 
-def _merge(entries: list[Entry]) -> list[Entry]:
+def _merged(first: Entry, second: Entry) -> Entry:
     """Join neighbours of one role; some chat templates refuse two in a row (quirk Q93)."""
-    merged: list[Entry] = []
-    for entry in entries:
-        last = merged[-1] if merged else {}
-        if last.get("role") != entry["role"] or entry["role"] == "tool":
-            merged.append(entry)
-        else:
-            content = _join(last.get("content", ""), entry.get("content", ""))
-            merged[-1] = {**last, **entry, "content": content} if content else {**last, **entry}
-    return merged
+    content = _join(first.get("content", ""), second.get("content", ""))
+    return {**first, **second, "content": content} if content else {**first, **second}
 
 
 def _join(first: str | list[Entry], second: str | list[Entry]) -> str | list[Entry]:

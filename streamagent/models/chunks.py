@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
 from streamagent._core.assembler import Assembler
-from streamagent._core.profiles import profile_for
+from streamagent._core.profiles import Profile, profile_for
 from streamagent._core.request import RequestBuilder
 from streamagent._core.usage import usages
 from streamagent.calls import ToolSpec
@@ -23,20 +24,48 @@ from .attempt import Attempt, Chunks, Limits
 from .base import ModelBase
 from .retry import RetryPolicy
 
+HELD = 1024 * 1024  # bytes of a context that are held; a longer one is read while it is sent, where that can be done
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a provider is asked.
 
     Args:
-        messages: The conversation, in the form of OpenAI's chat completions.
+        messages: The conversation, in the form of OpenAI's chat completions; empty when it is in `history`.
         tools: What the model may call.
         settings: Options of the call.
+        history: The conversation, when it is too long to be held; only for models that set `streams_context`.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[ToolSpec] = ()
     settings: ModelSettings = DEFAULT_SETTINGS
+    history: History | None = None
+
+
+class History:
+    """A conversation that is read while it is sent, anew for each attempt.
+
+    Args:
+        context: Gives it, each time that it is iterated.
+        profile: What the provider accepts.
+    """
+
+    def __init__(self, context: AsyncIterable[Message], profile: Profile) -> None:
+        self._context = context
+        self._profile = profile
+
+    async def entries(self) -> AsyncGenerator[Mapping[str, Any], None]:
+        """Yield its entries, in the form of OpenAI's chat completions."""
+        builder = RequestBuilder(self._profile)
+        async with aclosing(cast("Stream", aiter(self._context))) as messages:
+            async for message in messages:
+                builder.add(message)
+                for entry in builder.ready():
+                    yield entry
+        for entry in builder.finish():
+            yield entry
 
 
 class ChunkModel(ModelBase):
@@ -47,6 +76,8 @@ class ChunkModel(ModelBase):
         retry: When to ask again; `settings.retries` counts, not the policy's.
         sleep: Waits between attempts, in seconds.
     """
+
+    streams_context = False  # `chunks` takes a `Request.history`
 
     def __init__(
         self,
@@ -95,10 +126,7 @@ class ChunkModel(ModelBase):
             what all of them cost, if `price` can tell.
         """
         limits = _limits(settings, deadline)
-        builder = RequestBuilder(profile_for(self.name))
-        async for message in context:
-            builder.add(message)
-        request = Request(messages=builder.finish(), tools=tools, settings=settings)
+        request = await self._request(context, tools, settings)
         failures: list[Mapping[str, Any]] = []
         wait: float | None = 0.0
         while wait is not None:
@@ -113,6 +141,22 @@ class ChunkModel(ModelBase):
             if wait is not None:
                 failures.append(attempt.failure)
                 await self._sleep(wait)
+
+    async def _request(
+        self, context: AsyncIterable[Message], tools: Sequence[ToolSpec], settings: ModelSettings
+    ) -> Request:
+        """Read a context, unless it is too long to be held and can be read once more."""
+        profile = profile_for(self.name)
+        builder, size = RequestBuilder(profile), 0
+        messages = aiter(context)
+        rereads = self.streams_context and not isinstance(context, AsyncIterator)
+        async for message in messages:
+            builder.add(message)
+            size += _size(message)
+            if rereads and size > HELD:
+                await cast("Stream", messages).aclose()
+                return Request(messages=(), tools=tools, settings=settings, history=History(context, profile))
+        return Request(messages=builder.finish(), tools=tools, settings=settings)
 
     async def price(self, usage: Mapping[str, Any]) -> float | None:  # noqa: ARG002 - for models that have prices
         """Say what an answer costs; see `streamagent.models.litellm.LiteLLMModel.price`.
@@ -142,6 +186,12 @@ class ChunkModel(ModelBase):
         )
         delay = partial(replace(self._retry, retries=settings.retries).delay, number, deadline=limits.deadline)
         return Attempt(self.prepare, self.chunks(request), assembler, delay=delay, limits=limits)
+
+
+def _size(message: Message) -> int:
+    """Return about how many bytes a message takes in a request."""
+    data = message.query.get("data") if message.query else None
+    return len(message.content) + (len(data) if isinstance(data, str) else 0)
 
 
 def _limits(settings: ModelSettings, deadline: float) -> Limits:

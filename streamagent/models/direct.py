@@ -18,6 +18,7 @@ from streamagent.errors import ConfigError, ModelError
 from . import http, prices
 from .attempt import Chunks
 from .base import full_name, require_asyncio
+from .body import StreamedBody
 from .chunks import ChunkModel, Request, tool_choice, tool_list
 from .endpoints import ENDPOINTS, address
 from .faults import WRONG_SHAPE, find_secrets, nothing_came
@@ -43,6 +44,8 @@ class DirectModel(ChunkModel):
     Raises:
         ConfigError: `model` names no provider, or one that is not in the table.
     """
+
+    streams_context = True
 
     def __init__(  # noqa: PLR0913 - options by keyword
         self,
@@ -87,7 +90,9 @@ class DirectModel(ChunkModel):
         where = address(self._provider, self._model, api_base=base or self._api_base, api_key=key or self._api_key)
         headers = {**self._headers, **where.headers, **(more or {})}
         secrets = [*find_secrets(headers), where.key or ""]
-        async with http.post(where.url, headers, exactjson.dumps(body), secrets=secrets) as response:
+        history = request.history
+        sent = exactjson.dumps(body) if history is None else StreamedBody(body, history)
+        async with http.post(where.url, headers, sent, secrets=secrets) as response:
             reader, some = EventReader(), False
             if response.content_type == "application/json":  # it does not stream
                 yield [_whole(await response.content.read(EVENT_LIMIT))]

@@ -53,13 +53,14 @@ class FallbackModel(ModelBase):
         deadline: float = math.inf,
     ) -> Stream:
         """Answer `context`; see `streamagent.protocols.Model`."""
-        history = [message async for message in context]  # no more than the request that is built of it
+        if isinstance(context, AsyncIterator):  # it can be read once, and is no more than the request built of it
+            context = _Again([message async for message in context])
         answer = _Answer()
         for number, model in enumerate(self.models):
             if number:
                 answer.give_up()
             answer.begin(model.name)
-            source = model.stream(_Again(history), tools=tools, settings=settings, deadline=deadline)
+            source = model.stream(context, tools=tools, settings=settings, deadline=deadline)
             try:
                 async for message in source:
                     for fragment in answer.take(message):
@@ -72,8 +73,18 @@ class FallbackModel(ModelBase):
             yield fragment
 
 
-class _Again(AsyncIterator[Message]):
-    """A context that is read once more. No generator: a model may leave it half read."""
+class _Again(AsyncIterable[Message]):
+    """A context that can be read more than once."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return _Reading(self._messages)
+
+
+class _Reading(AsyncIterator[Message]):
+    """No generator: a model may leave it half read."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = iter(messages)

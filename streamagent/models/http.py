@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -15,17 +17,18 @@ import anyio
 from streamagent.errors import ModelError
 from streamagent.shared import closes_idle
 
+from .body import StreamedBody
 from .faults import redact, refusal
 
 if TYPE_CHECKING:
     import aiohttp
 
-Body = bytes | AsyncGenerator[bytes, None]
-
 _ERROR_LIMIT = 64 * 1024  # bytes that are read of the body of an error
 _CONNECT_TIMEOUT = 30.0  # seconds
 _LINGER = 0.05  # seconds that the end of a response is waited for, so that its connection can be used again
-_OK, _FAILED = 200, 400
+_OK, _FAILED, _LENGTH_REQUIRED = 200, 400, 411
+
+_sized: set[str] = set()  # addresses that take no request of unknown length
 
 
 async def load() -> None:
@@ -49,11 +52,26 @@ class _Pool:
         keeper: Has the client open; the loop closes it with its other async generators at its end (PEP 525).
         http: The client.
         active: Requests under way.
+        proxies: The proxy of each address, as the environment said when it was asked first.
     """
 
     keeper: AsyncGenerator[aiohttp.ClientSession, None]
     http: aiohttp.ClientSession
     active: int = 0
+    proxies: dict[str, str | None] = field(default_factory=dict)
+
+    def proxy(self, url: str) -> str | None:
+        """Return the proxy for an address; aiohttp would read the whole environment for each request.
+
+        Raises:
+            ValueError: It is no address.
+        """
+        if url not in self.proxies:
+            from urllib.request import getproxies, proxy_bypass
+
+            parts = urlsplit(url)
+            self.proxies[url] = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+        return self.proxies[url]
 
 
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
@@ -65,7 +83,6 @@ async def _keep() -> AsyncGenerator[aiohttp.ClientSession, None]:
         connector=client.TCPConnector(limit=0),
         timeout=client.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),  # an attempt has its own limits
         cookie_jar=client.DummyCookieJar(),
-        trust_env=True,  # proxies
     ) as http:
         yield http
 
@@ -93,14 +110,15 @@ async def close_idle() -> None:
 
 @asynccontextmanager
 async def post(
-    url: str, headers: Mapping[str, str], body: Body, *, secrets: Iterable[str] = ()
+    url: str, headers: Mapping[str, str], body: bytes | StreamedBody, *, secrets: Iterable[str] = ()
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """Send a request and give its response, once its head has come.
 
     Args:
         url: Where to.
         headers: Beside those for the body's length.
-        body: The body; it is sent in chunks when it is a stream.
+        body: The body. One that is streamed is sent in chunks; where those are refused, the next request is measured
+            before it is sent.
         secrets: Values that must not occur in the text of an error.
 
     Raises:
@@ -108,21 +126,44 @@ async def post(
     """
     pool, client = await _pool(), _aiohttp()
     pool.active += 1
+    streamed = None if isinstance(body, bytes) else body
     try:
-        async with pool.http.post(url, headers=headers, data=body, allow_redirects=False) as response:
+        if streamed is not None and url in _sized:
+            headers = {**headers, "Content-Length": str(await streamed.measure())}
+        data = io.BytesIO(body) if isinstance(body, bytes) else body.pieces()
+        proxy = _proxy(pool, url)
+        async with pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False) as response:
             if response.status != _OK:
+                if response.status == _LENGTH_REQUIRED and streamed is not None and url not in _sized:
+                    _sized.add(url)
+                    raise ModelError("the provider wants to know a request's length", kind="protocol", retryable=True)
                 raise await _refused(response, secrets)
             yield response
             await _finish(response)
     except client.ClientPayloadError as error:
         raise ModelError("the answer broke off: the connection was lost", kind="truncated", retryable=True) from error
     except client.InvalidURL as error:
-        raise ModelError(f"{url!r} is no address of a provider; set api_base", kind="bad_request") from error
+        raise _no_address(url) from error
     except (client.ClientError, OSError) as error:
+        if streamed is not None and streamed.error is not None:
+            raise streamed.error from None
         text = redact(str(error), secrets)
         raise ModelError(f"the connection to the provider failed: {text}", kind="connection", retryable=True) from error
     finally:
         pool.active -= 1
+        if streamed is not None:
+            await streamed.aclose()
+
+
+def _proxy(pool: _Pool, url: str) -> str | None:
+    try:
+        return pool.proxy(url)
+    except ValueError as error:
+        raise _no_address(url) from error
+
+
+def _no_address(url: str) -> ModelError:
+    return ModelError(f"{url!r} is no address of a provider; set api_base", kind="bad_request")
 
 
 async def _refused(response: aiohttp.ClientResponse, secrets: Iterable[str]) -> ModelError:

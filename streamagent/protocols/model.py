@@ -69,7 +69,8 @@ class Model(Protocol):
         """Answer `context`.
 
         Args:
-            context: The conversation, read once, while the request is built.
+            context: The conversation. An iterator is read once, while the request is built; anything else gives it
+                anew each time that it is iterated, so a request may be sent again without being held.
             tools: What the model may call.
             settings: Options of this call.
             deadline: When to give up, on anyio's clock (`anyio.current_time`), in seconds.

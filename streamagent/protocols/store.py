@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from streamagent.message import Message
-from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
+from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Standing, Unfinished, Usage
 
 from .following import Followed
 from .streams import Stream
@@ -136,6 +136,7 @@ class Store(Followed, AbstractAsyncContextManager["Store"], Protocol):
 
         Raises:
             ConflictError: `client_key` was used before with another message.
+            InboxFull: 1,000 messages wait already; decisions about approvals and cancels are taken all the same.
         """
         ...
 
@@ -156,6 +157,10 @@ class Store(Followed, AbstractAsyncContextManager["Store"], Protocol):
     async def unfinished(self, session: str) -> Unfinished:
         """Return what a run that ended badly left open."""
         ...
+
+    async def standing(self, session: str) -> Standing:
+        """Return what is `unfinished`, and the `inbox`; a store that has both at hand gives them at once."""
+        return Standing(left=await self.unfinished(session), inbox=await self.inbox(session))
 
     def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
         """Read messages by sequence, in pages, with bounded memory.

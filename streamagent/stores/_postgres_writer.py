@@ -17,11 +17,12 @@ from anyio import create_task_group
 from streamagent.errors import StoreError, StoreUncertain
 
 from ._dialect import NOW, SPELLINGS, Database
+from ._operations import Lagged, Ledgers, Operation
 from ._postgres_connection import Connection
 from ._postgres_pool import Pool, Unsettled
 from ._statements import LEASE
 from ._tables import TableLedger
-from ._writer import Lagged, Operation, Writer
+from ._writer import Writer
 
 _LOCKED = f"{LEASE} FOR UPDATE"
 # A session that has no row yet has nothing to lock; the schema is in it, because all of them share these locks.
@@ -141,10 +142,10 @@ def _transaction(connection: Connection, batch: list[Operation], tenant: str) ->
     for operation in batch:
         operation.mark = mark
     try:
+        ledgers = Ledgers(lambda session: PostgresLedger(connection, tenant, session, now=now))
         for operation in batch:
-            mark.refusals[operation] = operation.attempt(
-                lambda session: PostgresLedger(connection, tenant, session, now=now)
-            )
+            mark.refusals[operation] = ledgers.attempt(operation)
+        ledgers.save()
         mark.sent = True
         connection.tell(b"COMMIT")
     except BaseException:

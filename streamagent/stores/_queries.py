@@ -12,31 +12,34 @@ from typing import Any
 
 from streamagent._core.usage import usage_of
 from streamagent.message import Message
-from streamagent.prompts import ASIDE
-from streamagent.records import CallRecord, Mark, SessionInfo, Unfinished, Usage
+from streamagent.records import CallRecord, Mark, SessionInfo, Usage
 
 from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
 from ._dialect import NOW, PAGE_BYTES, PAGE_END, SNAPSHOT, Database
 from ._effects import Effect, records
 from ._forks import Part
-from ._pairs import left_open
-from ._select import decode, read_lineage, read_pieces, select_messages, to_row, with_content
+from ._making import make_message
+from ._select import decode, read_lineage, read_pieces, select_messages, to_row
 
 # One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds PAGE_BYTES at most, and one more row.
 PAGE_ROWS = 256
 END = (1 << 63) - 1  # the largest integer of a column
 
 _PAGE = select_messages(f"sequence > ?3 AND sequence <= ?4 {PAGE_END}")
-_INBOX = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid")
 # Session by session, by the partial index: what waits in sessions that nobody asks for costs nothing.
 _WAITING = """
     SELECT DISTINCT messages.session FROM json_each(?) AS asked CROSS JOIN messages ON messages.session = asked.value
     WHERE tenant = ? AND state = 'inbox' AND state <> 'closed' AND messages.type = ?
 """
-_LEFT = select_messages("state = ? AND state <> 'closed' ORDER BY sequence")
-_LAST = select_messages(f"sequence <= ? AND NOT (role = 'user' AND type IN {ASIDE}) ORDER BY sequence DESC LIMIT 1")
-_LEASE = "SELECT prev IS NOT NULL, crashes FROM leases WHERE tenant = ? AND session = ?"
-_CALLS = "SELECT call, attempts, outcome FROM calls WHERE tenant = ? AND session = ? AND state <> 'closed'"
+# Earlier versions left records of calls that have their result.
+_CALLS = """
+    SELECT call, attempts, outcome FROM calls
+    WHERE tenant = ? AND session = ? AND state <> 'closed' AND EXISTS (
+        SELECT 1 FROM messages
+        WHERE messages.tenant = calls.tenant AND messages.session = calls.session AND id = call
+            AND messages.state = 'unanswered'
+    )
+"""
 # By two small indexes, whatever else there is: what somebody holds, and in whose inbox something waits. `>= ''` names
 # the one of owners to both planners; with `IS NOT NULL` SQLite walks all sessions.
 _UNATTENDED = f"""
@@ -77,7 +80,15 @@ _INFO = f"""
 """  # noqa: S608 - constants only
 _SESSIONS = f"{_INFO} (modified_at, session) < (?, ?) ORDER BY modified_at DESC, session DESC LIMIT ?"
 _SESSION = f"{_INFO} session = ?"
-_SIZE = "SELECT coalesce(sum(size), 0) FROM messages WHERE tenant = ? AND session = ? AND source IS NULL"
+# Each half by an index of its own: one condition for both would have the rows of all sessions read.
+_SIZE = """
+    SELECT coalesce(sum(size), 0) FROM (
+        SELECT size, source FROM messages WHERE tenant = ?1 AND session = ?2 AND sequence > 0
+        UNION ALL
+        SELECT size, source FROM messages
+        WHERE tenant = ?1 AND session = ?2 AND sequence IS NULL AND state = 'inbox' AND state <> 'closed'
+    ) AS kept WHERE source IS NULL
+"""
 _MARKS = """
     SELECT sequence, id, state = 'unanswered', client_key FROM messages
     WHERE tenant = ? AND session = ? AND sequence > ? AND (client_key IS NOT NULL OR state = 'unanswered')
@@ -124,46 +135,53 @@ def read_parts(db: Database, tenant: str, session: str, after: int, until: int) 
     return parts[::-1]
 
 
-def read_page(db: Database, tenant: str, session: str, part: Part) -> Page:
-    """Read the messages of one page of a session's part, up to the first whose content is in pieces."""
+def read_page(
+    db: Database, tenant: str, session: str, span: tuple[int, int], parts: list[Part] | None
+) -> tuple[Page, list[Part]]:
+    """Read the messages of one page, up to the first whose content is in pieces.
+
+    Args:
+        db: The connection.
+        tenant: Whose session it is.
+        session: The session.
+        span: After which sequence, and up to which, it is read.
+        parts: Who keeps what is left of it; `None` at its beginning.
+
+    Returns:
+        The page, and who keeps what is left.
+    """
+    with snapshot(db):
+        parts = read_parts(db, tenant, session, *span) if parts is None else parts
+        return (_page_of(db, tenant, session, parts[0]) if parts else Page([])), parts
+
+
+def _page_of(db: Database, tenant: str, session: str, part: Part) -> Page:
     page = Page([])
     size = 0
-    with snapshot(db):
-        for values in db.execute(_PAGE, (tenant, part.session, part.after, part.until, PAGE_ROWS)):
-            page.messages.append(to_message(session, values))
-            state, length, content, source = values[5], values[8], values[11], values[12]
-            if length and not content:
-                page.left, page.still_open, page.source = length, state == "open", source or part.session
-                # In the same snapshot as the row: closing a small message moves its pieces into the row.
-                page.messages[-1] = page.next_fragment(*read_next(db, tenant, page))
-                return page
-            size += length
-            if size >= PAGE_BYTES:
-                return page
+    for values in db.execute(_PAGE, (tenant, part.session, part.after, part.until, PAGE_ROWS)):
+        page.messages.append(to_message(session, values))
+        state, length, content, source = values[5], values[8], values[11], values[12]
+        if length and not content:
+            page.left, page.still_open, page.source = length, state == "open", source or part.session
+            # In the same snapshot as the row: closing a small message moves its pieces into the row.
+            page.messages[-1] = page.next_fragment(*read_next(db, tenant, page))
+            return page
+        size += length
+        if size >= PAGE_BYTES:
+            return page
     page.full = len(page.messages) == PAGE_ROWS
     return page
 
 
 def to_message(session: str, values: Sequence[Any]) -> Message:
     """Build a message of a row's columns; without the detour by `Row`, because a context is long."""
+    message_id, sequence, prev, role, type_, state, attempt, _, _, created_at, query, content, _, _ = values
     try:
-        query, created_at = decode(values)
+        facts, moment = decode(role, attempt, content, query, created_at)
     except ValueError:
         return to_row(values).message(session)
-    message_id, sequence, prev, role, type_, state, attempt, _, _, _, _, content, _, _ = values
-    return Message(
-        id=message_id,
-        session=session,
-        sequence=sequence,
-        prev=prev,
-        role=role,
-        type=type_,
-        content=content,
-        query=query,
-        more=state == "open",
-        attempt=attempt,
-        created_at=created_at,
-    )
+    more = state == "open"
+    return make_message(message_id, session, sequence, prev, role, type_, content, facts, more, attempt, moment)
 
 
 def read_next(db: Database, tenant: str, page: Page) -> tuple[int, str]:
@@ -172,34 +190,9 @@ def read_next(db: Database, tenant: str, page: Page) -> tuple[int, str]:
     return read_pieces(db, (tenant, page.source, page.messages[-1].id), after=page.piece, limit=limit)
 
 
-def read_inbox(db: Database, tenant: str, session: str) -> list[Message]:
-    """Read the messages that wait."""
-    with snapshot(db):
-        rows = [to_row(values) for values in db.execute(_INBOX, (tenant, session))]
-        return [with_content(db, tenant, session, row).message(session) for row in rows]
-
-
 def read_waiting(db: Database, tenant: str, sessions: Collection[str], type_: str) -> set[str]:
     """Find the sessions in whose inbox a message of a type waits."""
     return {session for [session] in db.execute(_WAITING, (json.dumps([*sessions]), tenant, type_))}
-
-
-def read_unfinished(db: Database, tenant: str, session: str) -> Unfinished:
-    """Read what was left open; content of the calls only, and of a last message that is small."""
-    with snapshot(db):
-        still_open = [to_message(session, values) for values in db.execute(_LEFT, (tenant, session, "open"))]
-        waiting = [to_row(values) for values in db.execute(_LEFT, (tenant, session, "unanswered"))]
-        parts = read_lineage(db, tenant, session, END)
-        found = (db.execute(_LAST, (tenant, part.session, part.until)).fetchone() for part in parts)
-        last = next(filter(None, found), None)
-        forked, crashes = db.execute(_LEASE, (tenant, session)).fetchone() or (False, 0)
-        left = left_open(
-            still_open,
-            [with_content(db, tenant, session, row).message(session) for row in waiting],
-            last=last and to_message(session, last),
-            forked=bool(forked),
-        )
-        return replace(left, crashes=crashes)
 
 
 def read_calls(db: Database, tenant: str, session: str) -> list[CallRecord]:

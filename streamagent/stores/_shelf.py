@@ -101,6 +101,10 @@ class Shelf(ABC):
         """Say when the session was made and written last."""
 
     @abstractmethod
+    def has_waiting(self, count: int) -> bool:
+        """Tell whether so many rows wait in the inbox."""
+
+    @abstractmethod
     def asking(self) -> Sequence[Row]:
         """Return the rows of type `approval` that wait: requests and grants."""
 

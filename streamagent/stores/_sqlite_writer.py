@@ -13,8 +13,9 @@ from streamagent.message import utc_now
 
 from ._codec import encode_time
 from ._connection import Options, call, empty_log, patiently, rollback
+from ._operations import Lagged, Ledgers, Operation
 from ._tables import TableLedger
-from ._writer import Lagged, Operation, Writer
+from ._writer import Writer
 
 
 class SqliteWriter(Writer):
@@ -69,10 +70,9 @@ class SqliteWriter(Writer):
         now = encode_time(utc_now())
         db.execute("BEGIN IMMEDIATE")
         try:
-            errors = [
-                operation.attempt(lambda session: TableLedger(db, self._tenant, session, now=now))
-                for operation in batch
-            ]
+            ledgers = Ledgers(lambda session: TableLedger(db, self._tenant, session, now=now))
+            errors = [ledgers.attempt(operation) for operation in batch]
+            ledgers.save()
             db.execute("COMMIT")
         finally:
             rollback(db)

@@ -8,6 +8,10 @@ FIND = select_messages("id = ?")
 FIND_KEY = select_messages("client_key = ?")
 # `state <> 'closed'` says to SQLite that the partial index holds all these rows.
 WAITING = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid LIMIT ?")
+HAS_WAITING = """
+    SELECT 1 FROM messages
+    WHERE tenant = ? AND session = ? AND state = 'inbox' AND state <> 'closed' LIMIT 1 OFFSET ?
+"""
 LEASE = "SELECT head, fence, base, prev, owner, crashes, modified_at FROM leases WHERE tenant = ? AND session = ?"
 SAVE_LEASE = """
     INSERT INTO leases (tenant, session, head, fence, prev, owner, crashes, created_at, modified_at)
@@ -23,6 +27,15 @@ SAVE_LEASE = """
         modified_at = coalesce(excluded.modified_at, leases.modified_at)
     WHERE leases.fence = ?
 """
+MOVE_LEASE = """
+    UPDATE leases SET
+        head = ?1,
+        prev = ?2,
+        created_at = CASE WHEN created_at < ?3 THEN created_at ELSE coalesce(?3, created_at) END,
+        modified_at = coalesce(?4, modified_at)
+    WHERE tenant = ?5 AND session = ?6 AND fence = ?7
+"""
+HAND_LEASE = "UPDATE leases SET fence = ?, owner = ?, crashes = ? WHERE tenant = ? AND session = ? AND fence = ?"
 CLEAR_LEASE = """
     UPDATE leases SET created_at = NULL, modified_at = NULL, parent = NULL, base = 0 WHERE tenant = ? AND session = ?
 """
@@ -53,13 +66,17 @@ INSERT = """
         client_key, size, created_at, query, content, source, answered, fence
     ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-UPDATE = """
-    UPDATE messages SET
-        sequence = ?, prev = ?, state = ?, answered = ?, fence = coalesce(fence, ?), modified_at = ?
+# Each sets what may have changed and nothing else: an index is written again for each of its columns that is set.
+ADMIT = """
+    UPDATE messages SET sequence = ?, prev = ?, state = ?, answered = ?, fence = ?, modified_at = ?
     WHERE tenant = ? AND session = ? AND id = ?
 """
-GROW = "UPDATE messages SET size = ?, query = ? WHERE tenant = ? AND session = ? AND id = ?"
-GATHER = "UPDATE messages SET content = ? WHERE tenant = ? AND session = ? AND id = ?"
+SETTLE = "UPDATE messages SET state = ?, answered = ?, modified_at = ? WHERE tenant = ? AND session = ? AND id = ?"
+GROW = "UPDATE messages SET size = ?, query = ?, modified_at = ? WHERE tenant = ? AND session = ? AND id = ?"
+CLOSE = """
+    UPDATE messages SET state = ?, answered = ?, size = ?, query = ?, content = ?, modified_at = ?
+    WHERE tenant = ? AND session = ? AND id = ?
+"""
 ASKING = select_messages("state = 'unanswered' AND state <> 'closed' AND type = 'approval'")
 ALIVE = "SELECT 1 FROM owners WHERE tenant = ? AND owner = ? AND expires_at > ?"
 HEAR = """
@@ -73,7 +90,7 @@ START_CALL = """
 """
 FINISH_CALL = """
     UPDATE calls SET state = 'finished', outcome = ?, finished_at = ?, fence = ?
-    WHERE tenant = ? AND session = ? AND call = ?
+    WHERE tenant = ? AND session = ? AND call = ? AND state <> 'closed' -- a tool that streams has begun its result
 """
 CLOSE_CALL = """
     UPDATE calls SET state = 'closed', outcome = NULL, finished_at = coalesce(finished_at, ?)

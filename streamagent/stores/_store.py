@@ -7,34 +7,17 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from streamagent.errors import ConfigError, StoreError, StoreReadOnly
 from streamagent.message import Message
-from streamagent.protocols import Changes, Excerpt, Store, Stream
-from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
+from streamagent.protocols import Changes
+from streamagent.records import Owner, Restored
 
 from ._codec import check_name
-from ._dialect import Database
 from ._forks import fork
-from ._looks import Versions, read_excerpt, read_versions
-from ._queries import (
-    END,
-    read_calls,
-    read_inbox,
-    read_info,
-    read_marks,
-    read_next,
-    read_page,
-    read_parts,
-    read_sessions,
-    read_tally,
-    read_unattended,
-    read_unfinished,
-    read_usage,
-    read_waiting,
-    to_info,
-)
+from ._looks import Versions, read_versions
+from ._reading import TableReader
 from ._restore import restore
 from ._row import Row, add_fragment
 from ._wakeups import Wakeups, polling
@@ -44,12 +27,8 @@ if TYPE_CHECKING:
 
     from ._writer import Writer
 
-P = ParamSpec("P")
-T = TypeVar("T")
-_LATEST = ("~", "")  # sorts behind every time
 
-
-class TableStore(Store):
+class TableStore(TableReader):
     """Do everything with a `Writer` and with functions that read, whatever the database.
 
     Args:
@@ -98,10 +77,6 @@ class TableStore(Store):
     def _open(self) -> AbstractAsyncContextManager[None]:
         """Connect, and set `_writer` unless it is for reading alone; leaving closes both."""
 
-    @abstractmethod
-    async def _call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that reads, with a connection, on a thread."""
-
     async def acquire(self, session: str, *, owner: Owner | None = None) -> int:
         """Become the session's only writer; see `Store`."""
         return await self._writing().take_over(session, lambda ledger: ledger.acquire(owner))
@@ -120,10 +95,6 @@ class TableStore(Store):
         """Say that an owner is gone; see `Store`."""
         await self._writing().submit("", lambda ledger: ledger.retire(owner))
 
-    async def unattended(self, *, limit: int = 100) -> list[str]:
-        """Find sessions with something to do that no living owner holds; see `Store`."""
-        return await self._call(read_unattended, self.tenant, limit)
-
     async def start_call(self, session: str, call: str, *, fence: int) -> int:
         """Commit that a call's tool is about to run; see `Store`."""
         return await self._writing().submit(session, lambda ledger: ledger.start_call(call, fence=fence))
@@ -132,10 +103,6 @@ class TableStore(Store):
         """Commit what came of a call; see `Store`."""
         row = Row.of(outcome)
         await self._writing().submit(session, lambda ledger: ledger.finish_call(call, row, fence=fence))
-
-    async def calls(self, session: str) -> list[CallRecord]:
-        """Return what is known of the calls that were started; see `Store`."""
-        return await self._ask(read_calls, session)
 
     async def write(self, session: str, fragments: Sequence[Message], *, fence: int) -> list[int]:
         """Commit fragments; see `Store`."""
@@ -164,48 +131,12 @@ class TableStore(Store):
         )
         return stored.message(session)
 
-    async def inbox(self, session: str) -> list[Message]:
-        """Return the messages that wait; see `Store`."""
-        return await self._ask(read_inbox, session)
-
     async def admit(
         self, session: str, *, fence: int, limit: int = 1, ids: Collection[str] | None = None
     ) -> list[Message]:
         """Give the oldest waiting messages their sequence; see `Store`."""
         rows = await self._writing().submit(session, lambda ledger: ledger.admit(fence=fence, limit=limit, ids=ids))
         return [row.message(session) for row in rows]
-
-    async def waiting(self, sessions: Collection[str], type: str) -> set[str]:  # noqa: A002 - the field's name
-        """Tell which of these sessions have such a message in their inbox; see `Store`."""
-        for session in sessions:
-            check_name("session", session)
-        return await self._call(read_waiting, self.tenant, sessions, type)
-
-    async def unfinished(self, session: str) -> Unfinished:
-        """Return what a run that ended badly left open; see `Store`."""
-        return await self._ask(read_unfinished, session)
-
-    async def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
-        """Read messages by sequence, those included that waited for their lag when it began; see `Store`."""
-        after, last = min(after, END), END if until is None else min(until, END)
-        await self._catch_up(session)
-        parts = await self._read(read_parts, session, after, last)
-        while parts:
-            page = await self._read(read_page, session, parts[0])
-            for message in page.messages:
-                yield message
-                parts[0].after = message.sequence or 0
-            while page.left > 0:
-                piece, content = await self._call(read_next, self.tenant, page)
-                if not content:  # the session was deleted meanwhile
-                    break
-                yield page.next_fragment(piece, content)
-            if not page.full:
-                del parts[0]
-
-    async def look(self, session: str, *, after: int, offset: int = 0, hint: object = None) -> Excerpt:
-        """Read what is committed behind a place; see `Store`."""
-        return await self._read(read_excerpt, session, (after, offset), hint)
 
     def changes(self, session: str) -> Changes:
         """Ask for hints that a session has changed; see `Store`."""
@@ -218,74 +149,28 @@ class TableStore(Store):
     async def _ask_versions(self, sessions: Collection[str]) -> dict[str, Any] | None:
         return await self._call(self._versions, self.tenant, sessions)
 
-    async def tally(self, session: str) -> dict[tuple[str, str], int]:
-        """Count the session's messages by (role, type); see `Store`."""
-        return await self._ask(read_tally, session)
-
-    async def usage(self, session: str | None, *, since: datetime | None = None) -> Usage:
-        """Sum up what the stored turns took; see `Store`."""
-        check_name("session", session)
-        return await self._call(read_usage, self.tenant, session, since)  # stops and calls never wait for a lag
-
-    async def sessions(self) -> AsyncGenerator[SessionInfo, None]:
-        """List the sessions, the latest modified first; one that is modified meanwhile may be left out."""
-        before = _LATEST
-        while page := await self._call(read_sessions, self.tenant, before):
-            for values in page:
-                yield to_info(values)
-            before = page[-1][2], page[-1][0]
-
     async def fork(self, session: str, new: str, *, at: int | None = None) -> None:
         """Begin a session with the rows of another one; see `Store`."""
-        await self._writing().submit(session, lambda ledger: fork(ledger, new, at))
+        await self._writing().submit(session, lambda ledger: fork(ledger, new, at), alone=True)
         self._wakeups.notify(new)
-
-    async def info(self, session: str) -> SessionInfo | None:
-        """Tell of one session; see `Store`."""
-        return await self._ask(read_info, session)
-
-    async def marks(self, session: str) -> AsyncGenerator[Mark, None]:
-        """Tell which messages wait for another row, and which have a client key; see `Store`."""
-        after: int | None = 0
-        while after is not None:
-            after, marks = await self._read(read_marks, session, after)
-            for mark in marks:
-                yield mark
 
     async def restore(
         self, session: str, rows: Callable[[], Iterable[Restored]], *, created_at: datetime, modified_at: datetime
     ) -> None:
         """Fill a session with the rows of another one; see `Store`."""
         await self._writing().take_over(
-            session, lambda ledger: restore(ledger, rows(), created_at=created_at, modified_at=modified_at)
+            session,
+            lambda ledger: restore(ledger, rows(), created_at=created_at, modified_at=modified_at),
+            alone=True,
         )
 
     async def delete(self, session: str, *, idle: bool = False) -> bool:
         """Delete a session; see `Store`."""
-        return await self._writing().take_over(session, lambda ledger: ledger.delete(idle=idle))
+        return await self._writing().take_over(session, lambda ledger: ledger.delete(idle=idle), alone=True)
 
     async def shred(self) -> None:
         """Have nothing left of what was deleted, as far as that is this store's to do; see `Store`."""
         await self._writing().shred()
-
-    async def _catch_up(self, session: str) -> None:
-        """Let readers of this process see what it handed over; the writer is told when that fails, not they."""
-        if self._writer is not None:
-            await self._writer.catch_up(session)
-
-    async def _ask(self, function: Callable[[Database, str, str], T], session: str) -> T:
-        await self._catch_up(session)
-        return await self._read(function, session)
-
-    async def _read(
-        self,
-        function: Callable[Concatenate[Database, str, str, P], T],
-        session: str,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        check_name("session", session)
-        return await self._call(function, self.tenant, session, *args, **kwargs)
 
     def _writing(self) -> Writer:
         if self.read_only:

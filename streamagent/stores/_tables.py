@@ -24,19 +24,23 @@ REFUSALS = (LeaseLost, MessageError, SessionError, ConfigError)
 
 
 class TableLedger(Ledger):
-    """One session's rows in the tables, for one operation inside a write transaction; `save` ends it."""
+    """One session's rows in the tables, for operations inside one write transaction; `save` ends them."""
 
     def __init__(self, db: Database, tenant: str, session: str, *, now: str) -> None:
         lease = self._look_up(db, tenant, session)
         head, fence, base, prev, owner, crashes, modified_at = lease or (0, 0, 0, None, None, 0, None)
         super().__init__(session, head=head, fence=fence, base=base, prev=prev, owner=owner, crashes=crashes)
-        self._found = self._lease
+        self._found = self._holder
+        self._stood = self.head, self.prev
+        self._exists = lease is not None
         self._taken = modified_at is not None
         self._db = db
         self._tenant = tenant
         self._key = (tenant, session)
         self._now = now
-        self._touched: dict[str, Row] = {}
+        self._touched: dict[str, Row] = {}  # not written yet, and whose they are may hand them over again
+        self._written = False
+        self._oldest: str | None = None
         self._dates: tuple[str, str] | None = None
 
     def _look_up(self, db: Database, tenant: str, session: str) -> Sequence[Any] | None:
@@ -45,8 +49,8 @@ class TableLedger(Ledger):
         return found
 
     @property
-    def _lease(self) -> tuple[int, int, str | None, int]:
-        return self.head, self.fence, self.owner, self.crashes
+    def _holder(self) -> tuple[int, str | None, int]:
+        return self.fence, self.owner, self.crashes
 
     def is_alive(self, owner: str) -> bool:
         """Look an owner up."""
@@ -77,25 +81,36 @@ class TableLedger(Ledger):
 
     def find(self, message_id: str) -> Row | None:
         """Look an id up; content that is saved is not loaded."""
-        return self._touched.get(message_id) or self._load(sql.FIND, message_id)
+        row = self._touched.get(message_id)
+        return self._load(sql.FIND, message_id) if row is None else replace(row, pieces=[*row.pieces])
 
     def find_key(self, client_key: str) -> Row | None:
         """Look a client key up."""
+        self.keep()
         row = self._load(sql.FIND_KEY, client_key)
         return row and with_content(self._db, *self._key, row)
 
     def waiting(self, limit: int) -> Sequence[Row]:
         """Read the head of the inbox."""
+        self.keep()
         found = self._db.execute(sql.WAITING, (*self._key, limit)).fetchall()
         return [with_content(self._db, *self._key, to_row(values)) for values in found]
 
     def put(self, row: Row) -> None:
         """Take a row for `save`."""
         self._touched[row.id] = row
+        self._written = True
+        if row.saved is None:
+            created_at = encode_time(row.created_at)
+            self._oldest = min(self._oldest or created_at, created_at)
 
     def keep(self) -> None:
         """Write the rows; the lease waits for `save`."""
-        self._save_rows()
+        for row in self._touched.values():
+            if row.saved is None:
+                self._insert(row)
+            else:
+                self._update(row)
         self._touched.clear()
 
     @contextmanager
@@ -112,6 +127,10 @@ class TableLedger(Ledger):
     def date(self, created_at: datetime, modified_at: datetime) -> None:
         """Keep the times for `save`."""
         self._dates = encode_time(created_at), encode_time(modified_at)
+
+    def has_waiting(self, count: int) -> bool:
+        """Look for the last of them."""
+        return count < 1 or self._db.execute(sql.HAS_WAITING, (*self._key, count - 1)).fetchone() is not None
 
     def asking(self) -> Sequence[Row]:
         """Look up what waits."""
@@ -168,31 +187,30 @@ class TableLedger(Ledger):
         Raises:
             LeaseLost: The session got another fence since it was looked at.
         """
-        if self._touched or self._dates or self._lease != self._found:
-            self._save_lease()
-        self._save_rows()
-
-    def _save_rows(self) -> None:
-        for row in self._touched.values():
-            if row.saved is None:
-                self._insert(row)
-            else:
-                self._update(row)
+        self._save_lease()
+        self.keep()
 
     def _load(self, statement: str, value: str) -> Row | None:
         found = self._db.execute(statement, (*self._key, value)).fetchone()
         return found and to_row(found)
 
     def _save_lease(self) -> None:
-        created_at, modified_at = self._dates or self._times()
-        lease = (self.head, self.fence, self.prev, self.owner, self.crashes)
-        values = (*self._key, *lease, created_at, modified_at, self._found[1])
-        if self._db.execute(sql.SAVE_LEASE, values).rowcount != 1:
+        handed = self._holder != self._found
+        moved = self._written or self._dates is not None or (self.head, self.prev) != self._stood
+        if not (handed or moved):
+            return
+        created_at, modified_at = self._dates or (self._oldest, self._now if self._written else None)
+        key, fence = self._key, self._found[0]
+        if not self._exists or (handed and moved):
+            held = (self.fence, self.prev, self.owner, self.crashes)
+            saved = self._db.execute(sql.SAVE_LEASE, (*key, self.head, *held, created_at, modified_at, fence))
+        elif handed:
+            saved = self._db.execute(sql.HAND_LEASE, (*self._holder, *key, fence))
+        else:
+            moved_to = (self.head, self.prev, created_at, modified_at)
+            saved = self._db.execute(sql.MOVE_LEASE, (*moved_to, *key, fence))
+        if saved.rowcount != 1:
             raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
-
-    def _times(self) -> tuple[str | None, str | None]:
-        added = (encode_time(row.created_at) for row in self._touched.values() if row.saved is None)
-        return min(added, default=None), self._now if self._touched else None
 
     def _insert(self, row: Row) -> None:
         content = "" if row.spread else "".join(row.pieces)
@@ -203,21 +221,27 @@ class TableLedger(Ledger):
             self._add_pieces(row)
 
     def _update(self, row: Row) -> None:
-        values = (row.sequence, row.prev, row.state, row.answered, row.fence, self._now)
-        self._db.execute(sql.UPDATE, (*values, *self._key, row.id))
-        if row.saved != "open":
-            return
-        self._db.execute(sql.GROW, (row.size, row.query, *self._key, row.id))
-        if row.spread:
+        key = (self._now, *self._key, row.id)
+        if row.saved == "inbox":
+            self._db.execute(sql.ADMIT, (row.sequence, row.prev, row.state, row.answered, row.fence, *key))
+        elif row.saved != "open":
+            self._db.execute(sql.SETTLE, (row.state, row.answered, *key))
+        elif row.spread:
+            self._db.execute(sql.GROW, (row.size, row.query, *key))
+            if row.state != "open":
+                self._db.execute(sql.SETTLE, (row.state, row.answered, *key))
             self._add_pieces(row)
         else:
             _, before = read_pieces(self._db, (*self._key, row.id))
-            self._db.execute(sql.GATHER, (before + "".join(row.pieces), *self._key, row.id))
+            content = before + "".join(row.pieces)
+            self._db.execute(sql.CLOSE, (row.state, row.answered, row.size, row.query, content, *key))
             self._db.execute(sql.DROP_PIECES, (*self._key, row.id))
 
     def _add_pieces(self, row: Row) -> None:
         """Append content; small pieces stay small, because rewriting the last one would cost more than it saves."""
-        [number] = self._db.execute(sql.NEXT_PIECE, (*self._key, row.id)).fetchone()
+        number = 0
+        if row.saved is not None:
+            [number] = self._db.execute(sql.NEXT_PIECE, (*self._key, row.id)).fetchone()
         pieces = ((*self._key, row.id, piece, content) for piece, content in enumerate(pack(row.pieces), number))
         self._db.executemany(sql.ADD_PIECE, pieces)
 

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
@@ -18,57 +17,11 @@ from streamagent.message import Message
 
 from ._codec import check_name
 from ._ledger import Ledger
+from ._operations import Lagged, Operation
 from ._row import Row, add_fragment
-from ._tables import REFUSALS, TableLedger
+from ._tables import REFUSALS
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True, eq=False)
-class Operation:
-    """Something to do with a session's ledger, and what came of it.
-
-    Args:
-        session: The session.
-        run: What to do; called again when the transaction is tried again. `None` to wait for what came before.
-        lives: It is of interest only as long as this process lives.
-        mark: Names the transaction that it was part of, while it is not known what became of that.
-    """
-
-    session: str
-    run: Callable[[Ledger], Any] | None
-    done: Event = field(default_factory=Event)
-    result: Any = None
-    error: Exception | None = None
-    mark: Any = None
-    lives: bool = False
-
-    def attempt(self, look_up: Callable[[str], TableLedger]) -> Exception | None:
-        """Do it, inside a write transaction; return what it was refused with."""
-        if self.run is not None:
-            try:
-                ledger = look_up(self.session)
-                self.result = self.run(ledger)
-                ledger.save()
-            except REFUSALS as error:
-                return error
-        return None
-
-
-class Lagged(Operation):
-    """Fragments of one session that may wait until `due`, on anyio's clock; joined, one row a message."""
-
-    __slots__ = ("due", "fence", "lag", "rows", "size")
-
-    def __init__(self, session: str, fence: int) -> None:
-        super().__init__(session, self._write)
-        self.fence = fence
-        self.lag = self.due = math.inf
-        self.rows: dict[str, Row] = {}
-        self.size = 0
-
-    def _write(self, ledger: Ledger) -> None:
-        ledger.write(self.rows.values(), fence=self.fence)
 
 
 @asynccontextmanager
@@ -137,12 +90,12 @@ class Writer(ABC):
     async def _transact(self, batch: list[Operation]) -> Sequence[Exception | None]:
         """Commit operations in one transaction; return what each of them was refused with."""
 
-    async def submit(self, session: str, run: Callable[[Ledger], T], *, lives: bool = False) -> T:
-        """Do something after all that was handed over of the session, and wait for its commit.
+    async def submit(self, session: str, run: Callable[[Ledger], T], *, lives: bool = False, alone: bool = False) -> T:
+        """Do something after all that was handed over of the session, and wait for its commit; see `Operation`.
 
         A caller that is cancelled stops waiting; the operation is done all the same.
         """
-        operation = await self._hand_over(session, run, lives=lives)
+        operation = await self._hand_over(session, run, lives=lives, alone=alone)
         _raise(operation.error)
         result: T = operation.result
         return result
@@ -170,9 +123,9 @@ class Writer(ABC):
             await under_way[-1].done.wait()
         return bool(under_way)
 
-    async def take_over(self, session: str, run: Callable[[Ledger], T]) -> T:
+    async def take_over(self, session: str, run: Callable[[Ledger], T], *, alone: bool = False) -> T:
         """Do something that ends the current writer's time: what it was refused concerns nobody any more."""
-        result = await self.submit(session, run)
+        result = await self.submit(session, run, alone=alone)
         self._refused.pop(session, None)
         return result
 
@@ -214,10 +167,12 @@ class Writer(ABC):
         with move_on_after(self._next_due - current_time()):
             await self._wake.wait()
 
-    async def _hand_over(self, session: str, run: Callable[[Ledger], Any] | None, *, lives: bool = False) -> Operation:
+    async def _hand_over(
+        self, session: str, run: Callable[[Ledger], Any] | None, *, lives: bool = False, alone: bool = False
+    ) -> Operation:
         self._check_open()
         check_name("session", session)
-        operation = Operation(session, run, lives=lives)
+        operation = Operation(session, run, lives=lives, alone=alone)
         self._release(session)
         self._queue.append(operation)
         self._wake.set()

@@ -162,11 +162,24 @@ async def _read_request(stream: anyio.abc.SocketStream) -> Received | None:
         head, _, body = data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        while len(body) < int(headers.get("content-length", 0)):
+        chunked = headers.get("transfer-encoding") == "chunked"
+        while len(body) < int(headers.get("content-length", 0)) or (chunked and not body.endswith(b"0\r\n\r\n")):
             body += await stream.receive(_BACKLOG)
     except (anyio.EndOfStream, anyio.BrokenResourceError):
         return None
-    return Received(path=first.split(" ")[1], headers=headers, body=body)
+    whole = _joined(body) if chunked else body
+    return Received(path=first.split(" ")[1], headers=headers, body=whole)
+
+
+def _joined(body: bytes) -> bytes:
+    """Join the chunks of a body (RFC 9112 §7.1)."""
+    chunks, size = [], -1
+    while size:
+        line, _, body = body.partition(b"\r\n")
+        size = int(line, 16)
+        chunks.append(body[:size])
+        body = body[size + 2 :]
+    return b"".join(chunks)
 
 
 async def _watch(stream: anyio.abc.SocketStream, received: Received, scope: anyio.CancelScope) -> None:

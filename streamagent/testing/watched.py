@@ -45,7 +45,7 @@ WRITES = frozenset(
     }
 )
 WRITES_SOON = frozenset({"write_soon"})  # of these, those that are no coroutines
-READS = frozenset({"calls", "inbox", "tally", "unattended", "unfinished", "usage", "waiting"})
+READS = frozenset({"calls", "inbox", "standing", "tally", "unattended", "unfinished", "usage", "waiting"})
 
 
 class FaultyStore:

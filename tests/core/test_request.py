@@ -404,6 +404,62 @@ def test_any_history_makes_a_request_that_lint_finds_nothing_wrong_with(rows, pr
     assert lint(build_request(rows, profile), profile) == []
 
 
+def piecemeal(rows, profile):
+    """Build a request as it is sent while the context is read; return it, and how much was held at most."""
+    builder, sent, held = RequestBuilder(profile), [], 0
+    for row in rows:
+        builder.add(row)
+        sent += builder.ready()
+        held = max(held, len(builder._pairing.turns) + len(builder._fragments))
+    return [*sent, *builder.finish()], held
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories(), st.sampled_from([Profile(), *PROFILES.values()]))
+def test_any_history_that_is_sent_while_it_is_read_makes_such_a_request_too(rows, profile):
+    """But for a system prompt in its midst, which stays there: what was before it has been sent."""
+    rows = [replace(row, role="user") if row.role == "system" else row for row in rows]
+    assert lint(piecemeal(rows, profile)[0], profile) == []
+
+
+@st.composite
+def conversations(draw):
+    """Histories as runs write them: a result comes before what is said next."""
+    rows = [Message.system("Be brief.")]
+    for _ in range(draw(st.integers(0, 5))):
+        rows.append(Message.user(draw(st.sampled_from(["Hi", "And?", " "]))))
+        for attempt in range(draw(st.integers(1, 3))):
+            spoken = draw(st.lists(st.sampled_from(["text", "reasoning", "tool_call"]), max_size=4))
+            made = [said_as(kind, number) for number, kind in enumerate(spoken)]
+            rows += [part for row in made for part in (split(row, 2) if len(row.content) > 2 else [row])]
+            rows.append(Message.stop(draw(st.sampled_from(["stop", "tool_calls", "error"])), model="deepseek/chat"))
+            calls = [row for row in made if row.type == "tool_call"]
+            rows += [result(row, f"{attempt}") for row in calls[: draw(st.integers(0, len(calls)))]]
+    return rows
+
+
+def said_as(kind, number):
+    query = {"tool": "t", "id": f"c{number}", "args": {}} if kind == "tool_call" else {"provider": {"x": [1]}}
+    return Message(type=kind, content="{}" if kind == "tool_call" else "Some text", query=query)
+
+
+@settings(max_examples=150, deadline=None)
+@given(conversations(), st.sampled_from([Profile(), *PROFILES.values()]))
+def test_a_conversation_that_is_sent_while_it_is_read_is_the_same_request(rows, profile):
+    assert piecemeal(rows, profile)[0] == build_request(rows, profile)
+
+
+@pytest.mark.parametrize("profile", [Profile(), profile_for("deepseek/chat"), profile_for("mistral/large")])
+def test_of_a_long_conversation_little_is_held(profile):
+    rows = []
+    for number in range(300):
+        asked = call(f"c{number}")
+        rows += [user(), said("Look."), asked, stop("tool_calls"), result(asked), said("There."), stop()]
+    sent, held = piecemeal(rows, profile)
+    assert sent == build_request(rows, profile)
+    assert held < 10
+
+
 def test_a_pause_does_not_hide_whose_data_it_is():
     """Behind the answer's own stop comes that of the loop, which names no model."""
     history = [

@@ -160,6 +160,21 @@ async def test_with_the_runtime_its_connections_end():
             assert (await session.ask("Hi")).text == "Hello"
 
 
+@pytest.mark.parametrize(("bypass", "through"), [("", True), ("provider.example", False)])
+async def test_a_proxy_is_taken_from_the_environment(bypass, through, monkeypatch):
+    await close_idle()
+    async with scripted_provider([ANSWER]) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        monkeypatch.setenv("NO_PROXY", bypass)
+        model = DirectModel("openai/test", api_base="http://provider.example/v1", api_key=KEY)
+        result = await model.send("Hi", settings=ONCE)
+        assert [request.path for request in proxy.requests] == (
+            ["http://provider.example/v1/chat/completions"] if through else []
+        )
+    assert (result.text == "Hello") is through
+    await close_idle()
+
+
 def test_a_loop_that_ends_leaves_nothing_open():
     code = f"""
 import anyio, sys

@@ -115,7 +115,7 @@ class TestTables:
         assert ask("SELECT id, messages FROM {sessions} ORDER BY modified_at DESC") == listed == [("b", 2), ("a", 0)]
 
     async def test_what_is_unfinished_is_found_by_its_index_whatever_the_history(self, store, ask):
-        from streamagent.stores import _queries
+        from streamagent.stores import _queries, _standing
 
         def plan(connection, query, args):
             connection.raw.execute(b"SET enable_seqscan = off")
@@ -124,8 +124,9 @@ class TestTables:
             return "\n".join(row[0] for row in found)
 
         for query, args in (
-            (_queries._LEFT, ("default", "s", "open")),
-            (_queries._INBOX, ("default", "s")),
+            (_standing.LEFT, ("default", "s")),
+            (_standing.INBOX, ("default", "s")),
+            (_standing.BOTH, ("default", "s")),
             (_queries._WAITING, ('["s"]', "default", "cancel")),
         ):
             found = await store._pool.ask(lambda connection, asked=(query, args): plan(connection, *asked))

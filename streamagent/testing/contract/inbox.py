@@ -5,10 +5,10 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from streamagent.errors import ConflictError, LeaseLost, MessageError
+from streamagent.errors import ConflictError, InboxFull, LeaseLost, MessageError
 from streamagent.message import Message
 
-from .rows import KIB64, call_and_result, contents, rows, text
+from .rows import KIB64, LONG, call_and_result, contents, rows, text
 
 
 class InboxContract:
@@ -40,6 +40,23 @@ class InboxContract:
         with pytest.raises(LeaseLost):
             await store.admit("s", fence=old)
         assert len(await store.inbox("s")) == 1
+
+    async def test_a_thousand_messages_may_wait(self, store):
+        """F43: the queue is bounded."""
+        many = [Message.user(f"{number}") for number in range(999)]
+        with pytest.raises(InboxFull, match="1000 messages"):
+            await store.enqueue("s", Message.user("a"), rest=[*many, Message.user("one too many")])
+        assert await store.inbox("s") == []
+        await store.enqueue("s", many[0], rest=many[1:])
+        last = await store.enqueue("s", Message.user("the last"), client_key="k")
+        with pytest.raises(InboxFull):
+            await store.enqueue("s", Message.user("beyond"))
+        assert await store.enqueue("s", Message.user("the last"), client_key="k") == last
+        await store.enqueue("s", Message(role="user", type="cancel"))
+        await store.enqueue("other", Message.user("elsewhere"))
+        await store.admit("s", fence=await store.acquire("s"), limit=2)
+        await store.enqueue("s", Message.user("again"))
+        assert len(await store.inbox("s")) == 1000
 
     async def test_a_client_key_makes_two_sends_one_message(self, store):
         first = await store.enqueue("s", Message(role="user", content="hi", query={"b": 1, "a": 2}), client_key="k")
@@ -135,6 +152,24 @@ class InboxContract:
         await store.write("s", [replace(result, content="5")], fence=fence)
         left = await store.unfinished("s")
         assert (list(left.open), list(left.calls), left.last.content) == ([], [], "15")
+
+    async def test_how_a_session_stands_is_what_is_unfinished_and_what_waits(self, store):
+        empty = await store.standing("s")
+        assert (empty.left, list(empty.inbox)) == (await store.unfinished("s"), [])
+        fence = await store.acquire("s")
+        call, _ = call_and_result()
+        await store.write("s", [call, Message(content="half", more=True)], fence=fence)
+        store.write_soon("s", Message(content="late", more=True), fence=fence, lag=LONG)
+        for number in range(3):
+            await store.enqueue("s", Message.user(str(number) * 2 * KIB64))
+        for session in ("s", "f"):
+            standing = await store.standing(session)
+            assert standing.left == await store.unfinished(session)
+            assert list(standing.inbox) == await store.inbox(session)
+            assert [row.id for row in standing.left.calls] == [call.id]
+            if session == "s":
+                assert (len(standing.left.open), [message.content[0] for message in standing.inbox]) == (2, [*"012"])
+                await store.fork("s", "f")
 
     async def test_a_call_and_its_result_may_come_in_one_write(self, store):
         fence = await store.acquire("s")

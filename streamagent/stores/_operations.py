@@ -1,0 +1,88 @@
+"""What is handed over to be written, and how several operations share a transaction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyio import Event
+
+from ._ledger import Ledger
+from ._row import Row
+from ._tables import REFUSALS, TableLedger
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """Something to do with a session's ledger, and what came of it.
+
+    Args:
+        session: The session.
+        run: What to do; called again when the transaction is tried again. `None` to wait for what came before.
+        lives: It is of interest only as long as this process lives.
+        alone: It looks at other sessions too, or begins one anew.
+        mark: Names the transaction that it was part of, while it is not known what became of that.
+    """
+
+    session: str
+    run: Callable[[Ledger], Any] | None
+    done: Event = field(default_factory=Event)
+    result: Any = None
+    error: Exception | None = None
+    mark: Any = None
+    lives: bool = False
+    alone: bool = False
+
+
+class Ledgers:
+    """Those of the sessions that one transaction writes; each looks its lease up, and saves it, once.
+
+    Args:
+        look_up: Makes a session's.
+    """
+
+    def __init__(self, look_up: Callable[[str], TableLedger]) -> None:
+        self._look_up = look_up
+        self._known: dict[str, TableLedger] = {}
+
+    def attempt(self, operation: Operation) -> Exception | None:
+        """Do it, inside a write transaction; return what it was refused with."""
+        if operation.run is None:
+            return None
+        if operation.alone:
+            self.save()
+        session = operation.session
+        ledger = self._known.get(session) or self._look_up(session)
+        try:
+            operation.result = operation.run(ledger)
+            if operation.alone:
+                ledger.save()
+            else:
+                self._known[session] = ledger
+        except REFUSALS as error:  # nothing was changed
+            return error
+        return None
+
+    def save(self) -> None:
+        """Write what was changed."""
+        for ledger in self._known.values():
+            ledger.save()
+        self._known.clear()
+
+
+class Lagged(Operation):
+    """Fragments of one session that may wait until `due`, on anyio's clock; joined, one row a message."""
+
+    __slots__ = ("due", "fence", "lag", "rows", "size")
+
+    def __init__(self, session: str, fence: int) -> None:
+        super().__init__(session, self._write)
+        self.fence = fence
+        self.lag = self.due = math.inf
+        self.rows: dict[str, Row] = {}
+        self.size = 0
+
+    def _write(self, ledger: Ledger) -> None:
+        ledger.write(self.rows.values(), fence=self.fence)

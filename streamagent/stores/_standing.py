@@ -1,0 +1,72 @@
+"""How a session stands: what was left open in it, and what waits. Each function is called on a connection's thread."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamagent.message import Message
+from streamagent.prompts import ASIDE
+from streamagent.records import NOTHING, Standing, Unfinished
+
+from ._dialect import Database
+from ._pairs import left_open
+from ._queries import END, snapshot, to_message
+from ._row import Row
+from ._select import read_lineage, select_messages, to_row, with_content
+
+# `state <> 'closed'` says to SQLite that the partial index holds all these rows.
+INBOX = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid")
+LEFT = select_messages("state IN ('open', 'unanswered') AND state <> 'closed' ORDER BY sequence")
+BOTH = select_messages("state IN ('inbox', 'open', 'unanswered') AND state <> 'closed' ORDER BY sequence, rowid")
+_LAST = select_messages(f"sequence <= ? AND NOT (role = 'user' AND type IN {ASIDE}) ORDER BY sequence DESC LIMIT 1")
+_LEASE = "SELECT head, base, prev IS NOT NULL, crashes FROM leases WHERE tenant = ? AND session = ?"
+
+
+def read_inbox(db: Database, tenant: str, session: str) -> list[Message]:
+    """Read the messages that wait."""
+    with snapshot(db):
+        return _whole(db, tenant, session, _rows(db, INBOX, tenant, session))
+
+
+def read_unfinished(db: Database, tenant: str, session: str) -> Unfinished:
+    """Read what was left open; content of the calls only, and of a last message that is small."""
+    with snapshot(db):
+        return _unfinished(db, tenant, session, LEFT)[0]
+
+
+def read_standing(db: Database, tenant: str, session: str) -> Standing:
+    """Read what was left open, and the messages that wait."""
+    with snapshot(db):
+        left, waiting = _unfinished(db, tenant, session, BOTH)
+        return Standing(left=left, inbox=_whole(db, tenant, session, waiting))
+
+
+def _unfinished(db: Database, tenant: str, session: str, statement: str) -> tuple[Unfinished, list[Row]]:
+    """Return it, and the rows of the inbox that were found with it."""
+    head, base, forked, crashes = db.execute(_LEASE, (tenant, session)).fetchone() or (0, 0, False, 0)
+    rows = _rows(db, statement, tenant, session)
+    waiting = [row for row in rows if row.state == "inbox"]
+    if not head:
+        return replace(NOTHING, crashes=crashes), waiting
+    left = left_open(
+        [row.message(session, "") for row in rows if row.state == "open"],
+        _whole(db, tenant, session, [row for row in rows if row.state == "unanswered"]),
+        last=_last(db, tenant, session, base),
+        forked=bool(forked),
+    )
+    return replace(left, crashes=crashes), waiting
+
+
+def _last(db: Database, tenant: str, session: str, base: int) -> Message | None:
+    found = db.execute(_LAST, (tenant, session, END)).fetchone()
+    for part in read_lineage(db, tenant, session, base) if found is None else ():
+        found = found or db.execute(_LAST, (tenant, part.session, part.until)).fetchone()
+    return found and to_message(session, found)
+
+
+def _rows(db: Database, statement: str, tenant: str, session: str) -> list[Row]:
+    return [to_row(values) for values in db.execute(statement, (tenant, session))]
+
+
+def _whole(db: Database, tenant: str, session: str, rows: list[Row]) -> list[Message]:
+    return [with_content(db, tenant, session, row).message(session) for row in rows]
