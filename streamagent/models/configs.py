@@ -11,10 +11,9 @@ from .wires import Call, Unfit, Wire, part, takes
 
 _OURS = frozenset({"model", "max_retries", "num_retries"})  # what is ours to do
 _PASSED = frozenset({"drop_params", "additional_drop_params", "allowed_openai_params"})
-_NOT_BY_HTTP = frozenset({"vllm", "oobabooga", "custom", "azure_text"})
+_OTHERWISE = frozenset({"vllm", "oobabooga", "custom", "azure_text", "docker_model_runner"})
 _SIGN_IN = frozenset({"bedrock", "bedrock_mantle", "sagemaker", "sagemaker_chat", "vertex_ai", "vertex_ai_beta", "gdc"})
 _HEARD = ("callbacks", "input_callback", "success_callback", "failure_callback")
-_MISSING = (AttributeError, ImportError, KeyError, NotImplementedError, TypeError)
 _KNOWN = 128  # configurations that are kept, far more than a program asks
 
 
@@ -53,8 +52,12 @@ def write_call(litellm: Any, name: str, parameters: Mapping[str, Any]) -> Call:
     }
     try:
         return wire.call(request)
-    except _MISSING as error:  # nothing was sent yet
-        raise Unfit(f"this version of LiteLLM is not as expected ({type(error).__name__}: {error})") from error
+    except Unfit:
+        raise
+    except Exception as error:  # foreign code; nothing was sent yet
+        if getattr(error, "status_code", None):
+            raise
+        raise Unfit(f"its configuration cannot write this request ({type(error).__name__})") from error
 
 
 @lru_cache(maxsize=_KNOWN)
@@ -64,8 +67,8 @@ def find_wire(litellm: Any, provider: str, model: str) -> Wire:
     Raises:
         Unfit: Not without LiteLLM itself.
     """
-    if provider in _NOT_BY_HTTP or provider.startswith("text-completion"):
-        raise Unfit("LiteLLM does not ask it for chat completions over HTTP")
+    if provider in _OTHERWISE or provider.startswith("text-completion"):
+        raise Unfit("LiteLLM does not ask it by its configuration")
     if provider in _SIGN_IN:
         raise Unfit("it is signed in to in ways of its own")
     for known in (f"{provider}/{model}", model):

@@ -7,7 +7,7 @@ import pytest
 
 from streamagent.calls import ToolSpec
 from streamagent.models.configs import find_wire, write_call
-from streamagent.models.litellm import load_litellm
+from streamagent.models.litellm import LiteLLMModel, load_litellm
 from streamagent.models.provider import ProviderModel
 from streamagent.models.wires import Unfit
 from streamagent.protocols import ModelSettings
@@ -77,8 +77,8 @@ async def test_what_cannot_be_done_is_done_by_litellm_and_told_once(caplog):
         ("langflow", "does not stream"),
         ("voyage", "no configuration"),
         ("nobody", "no configuration"),
-        ("vllm", "over HTTP"),
-        ("text-completion-openai", "over HTTP"),
+        ("vllm", "by its configuration"),
+        ("text-completion-openai", "by its configuration"),
     ],
 )
 def test_a_provider_that_is_not_fit_is_told_why(provider, reason):
@@ -130,7 +130,7 @@ async def test_what_breaks_while_a_request_is_written_is_left_to_litellm(monkeyp
     monkeypatch.setattr(wire, "write", lambda asked: asked["gone"])
     result, _ = await ask(ANSWER)
     assert result.text == "Hello"
-    assert "not as expected (KeyError" in reasons(caplog)[0]
+    assert "cannot write this request (KeyError)" in reasons(caplog)[0]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +171,21 @@ async def test_a_schema_that_needs_a_tool_is_left_to_litellm(caplog):
     settings = ModelSettings(retries=0, response_schema=SCHEMA)
     await ask(ANSWER, name="anthropic/claude-3-haiku-20240307", settings=settings)
     assert "this request needs json_mode" in reasons(caplog)[0]
+
+
+@pytest.mark.parametrize(
+    "provider",
+    ["moonshot", "fireworks_ai", "xai", "groq", "dashscope", "nebius", "together_ai", "volcengine", "openai"],
+)
+async def test_the_request_is_the_one_that_litellms_client_sends(provider):
+    sent = []
+    for lane in (ProviderModel, LiteLLMModel):
+        async with scripted_provider([ANSWER]) as server:
+            model = lane(f"{provider}/m", api_base=server.url, api_key=KEY)
+            result = await model.send("Hi", settings=ModelSettings(retries=0, temperature=0.5, max_tokens=9, seed=7))
+        [request] = server.requests
+        sent.append((result.text, request.path, request.json, request.headers["authorization"]))
+    assert sent[0] == sent[1]
 
 
 async def test_a_redirect_is_not_followed_and_names_the_address():
