@@ -35,7 +35,7 @@ lint: $(VENV)/dev $(VENV)/model
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)/dev
-	for name in sessions chunk_burst chunk_paced stage_cost; do $(BIN)/python -m benchmarks $$name || exit 1; done
+	for name in chunk_burst chunk_paced stage_cost sessions; do $(BIN)/python -m benchmarks $$name || exit 1; done
 
 clean:
 	rm -rf $(VENV) demo.db demo.db-shm demo.db-wal

@@ -26,10 +26,8 @@ from streamagent.stores.postgres import PostgresStore
 from streamagent.watch import POLL
 from streamagent.worker import SPREAD
 
-from .harness import Tick
 from .measure import Sample
-from .report import Check, Report
-from .workload import Workload
+from .report import Check, Report, Setting
 
 WARM = 20.0  # seconds that do not count
 MEASURED = 60.0  # seconds that do
@@ -161,9 +159,9 @@ class _Simulation:
         self._free[worker] += 1
 
 
-def measure_fleet(name: str, workload: Workload, rounds: int, tick: Tick) -> Report:
+def measure_fleet(setting: Setting) -> Report:
     """Simulate fleets of different sizes and intervals; `sessions` of the workload is the number of workers."""
-    workers = workload.sessions
+    workers = setting.workload.sessions
     wide, calm = max(1.0, workers / 100), max(POLL, workers / 500)
     fleets = {
         "10 workers, sweep 1 s": Fleet(workers=10, sweep=1.0),
@@ -175,8 +173,8 @@ def measure_fleet(name: str, workload: Workload, rounds: int, tick: Tick) -> Rep
     }
     samples: dict[str, list[Sample]] = {}
     for told, fleet in fleets.items():
-        for number in range(rounds):
-            tick(f"{told}, round {number + 1}")
+        for number in range(setting.rounds):
+            setting.tick(f"{told}, round {number + 1}")
             fleet.seed = number
             samples.setdefault(told, []).append(fleet.simulate())
     wanted = samples[f"{workers:,} workers, sweep {wide:g} s"]
@@ -189,7 +187,7 @@ def measure_fleet(name: str, workload: Workload, rounds: int, tick: Tick) -> Rep
         ),
         Check(name="ms until 99 % are found", value=median(s["pickup_ms_p99"] for s in wanted), target=250),
     ]
-    return Report(benchmark=name, workload=workload, samples=samples, checks=checks)
+    return Report(setting=setting, samples=samples, checks=checks, left_out=setting.peers)
 
 
 async def calibrate(url: str, times: int = 300) -> Costs:

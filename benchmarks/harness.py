@@ -7,31 +7,44 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import orjson
 
 from .measure import Sample
+from .peers import PEERS, command
 from .workload import Workload
 
 Tick = Callable[[str], None]  # told what runs next
 Samples = dict[str, list[Sample]]
 
 _ROOT = Path(__file__).parent.parent
-_LIMIT = 900  # seconds that one sample may take
+_LIMIT = 1800  # seconds that one sample may take
 _CLOSE_LIMIT = 5  # seconds that a server may take to end
+_CACHE = "PYTHONPYCACHEPREFIX"
 
 
 @contextmanager
 def child_environment() -> Iterator[dict[str, str]]:
-    """Give the environment of children: LiteLLM looks nothing up over the network, and bytecode is compiled once."""
+    """Give the environment of children: nothing is looked up over the network, and bytecode is compiled once."""
     with TemporaryDirectory() as cache:
-        environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        environment = {
+            **os.environ,
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",
+            "AGNO_TELEMETRY": "false",
+            "OTEL_SDK_DISABLED": "true",
+        }
         if environment.pop("PYTHONDONTWRITEBYTECODE", None):
-            environment.setdefault("PYTHONPYCACHEPREFIX", cache)
+            environment.setdefault(_CACHE, cache)
         yield environment
+
+
+def environment_of(name: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment of a contender: what is installed of a peer was compiled when it was installed."""
+    return {key: value for key, value in environment.items() if key != _CACHE} if name in PEERS else environment
 
 
 def run_child(environment: Mapping[str, str], *args: str) -> Sample:
@@ -40,11 +53,19 @@ def run_child(environment: Mapping[str, str], *args: str) -> Sample:
     Raises:
         RuntimeError: It failed; its errors were printed.
     """
-    command = [sys.executable, *args]
-    done = subprocess.run(command, env=environment, cwd=_ROOT, stdout=subprocess.PIPE, timeout=_LIMIT, check=False)
+    return run_command(environment, [sys.executable, *args])
+
+
+def run_command(environment: Mapping[str, str], arguments: Sequence[str]) -> Sample:
+    """Run a command and read the sample that it prints.
+
+    Raises:
+        RuntimeError: It failed; its errors were printed.
+    """
+    done = subprocess.run(arguments, env=environment, cwd=_ROOT, stdout=subprocess.PIPE, timeout=_LIMIT, check=False)
     if done.returncode:
-        raise RuntimeError(f"{args} ended with status {done.returncode}")
-    sample: Sample = orjson.loads(done.stdout)
+        raise RuntimeError(f"{arguments} ended with status {done.returncode}")
+    sample: Sample = orjson.loads(done.stdout.splitlines()[-1])
     return sample
 
 
@@ -55,8 +76,8 @@ def serving(workload: Workload) -> Iterator[str]:
     Raises:
         RuntimeError: The server did not start.
     """
-    command = [sys.executable, "-m", "benchmarks.server", workload.to_json()]
-    with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+    arguments = [sys.executable, "-m", "benchmarks.server", workload.to_json()]
+    with subprocess.Popen(arguments, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         try:
             port = server.stdout.readline().strip().decode() if server.stdout else ""
             if not port:
@@ -69,14 +90,67 @@ def serving(workload: Workload) -> Iterator[str]:
                 server.kill()
 
 
-def interleave(contenders: Sequence[str], workload: Workload, rounds: int, tick: Tick) -> Samples:
-    """Measure each contender once a round, each time in a fresh process; another one begins each round."""
-    samples: Samples = {name: [] for name in contenders}
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where contenders meet: a provider, and the environment of what runs.
+
+    Args:
+        environment: Of children.
+        url: Where the provider listens.
+    """
+
+    environment: Mapping[str, str]
+    url: str
+
+    def sample(self, name: str, how: str, workload: Workload) -> Sample:
+        """Measure a contender in a fresh process; in a fresh folder, too, unless the workload names one.
+
+        Raises:
+            RuntimeError: It failed.
+        """
+        with TemporaryDirectory() as folder:
+            task = replace(workload, url=self.url, folder=workload.folder or folder)
+            return run_command(environment_of(name, self.environment), [*command(name, how), task.to_json()])
+
+
+@contextmanager
+def open_arena(workload: Workload) -> Iterator[Arena]:
+    """Open a place for contenders."""
     with serving(workload) as url, child_environment() as environment:
-        task = replace(workload, url=url).to_json()
-        for number in range(rounds):
-            first = number % len(contenders)
-            for name in (*contenders[first:], *contenders[:first]):
-                tick(f"round {number + 1}: {name}")
-                samples[name].append(run_child(environment, "-m", "benchmarks.contenders", name, task))
+        yield Arena(environment, url)
+
+
+def turns(contenders: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Yield who is next: each contender once a round, another one first in each."""
+    for number in range(rounds):
+        first = number % len(contenders)
+        for name in (*contenders[first:], *contenders[:first]):
+            yield number, name
+
+
+def interleave(
+    contenders: Sequence[str], workload: Workload, rounds: int, tick: Tick, how: str = "sessions"
+) -> Samples:
+    """Measure each contender once a round, each time in a fresh process; a peer that fails is left out."""
+    with open_arena(workload) as arena:
+        return gather(contenders, rounds, tick, lambda name: arena.sample(name, how, workload))
+
+
+def gather(contenders: Sequence[str], rounds: int, tick: Tick, take: Callable[[str], Sample]) -> Samples:
+    """Take a sample of each contender once a round; a peer that fails is left out.
+
+    Raises:
+        RuntimeError: One that is no peer failed.
+    """
+    samples: Samples = {name: [] for name in contenders}
+    for number, name in turns(contenders, rounds):
+        if name not in samples:
+            continue
+        tick(f"round {number + 1}: {name}")
+        try:
+            samples[name].append(take(name))
+        except (RuntimeError, subprocess.TimeoutExpired):
+            if name not in PEERS:
+                raise
+            del samples[name]
     return samples

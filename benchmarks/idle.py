@@ -1,49 +1,31 @@
-"""`idle`: what an open session costs while nothing happens in it."""
+"""`idle_10k`: what an open session costs while nothing happens in it."""
 
 from __future__ import annotations
 
-import gc
-import sys
-from contextlib import AsyncExitStack
-from statistics import median
-from time import process_time
+from dataclasses import replace
 
-import orjson
+from .harness import gather, open_arena
+from .measure import Sample
+from .peers import PEERS
+from .report import Report, Setting, middle
 
-from streamagent import Agent, MemoryStore, Runtime
-
-from .harness import Tick, child_environment, run_child
-from .measure import Sample, run
-from .memory import rss
-from .report import Check, Report
-from .workload import Workload
-
-_TARGET_KB = 0.5
+_OURS = "streamagent_direct"
+_KEY = "rss_kb_per_session"
+_KB = 0.5
+_LESS = 10  # a peer opens one session for so many of ours: some take files and milliseconds for each
 
 
-def measure_idle(name: str, workload: Workload, rounds: int, tick: Tick) -> Report:
-    """Open sessions, each round in a fresh process."""
-    samples: list[Sample] = []
-    with child_environment() as environment:
-        for number in range(rounds):
-            tick(f"round {number + 1}")
-            samples.append(run_child(environment, "-m", "benchmarks.idle", str(workload.sessions)))
-    memory = median(sample["rss_kb_per_session"] for sample in samples)
-    check = Check(name="KB of RSS an idle session", value=memory, target=_TARGET_KB)
-    return Report(benchmark=name, workload=workload, samples={"streamagent": samples}, checks=[check])
+def measure_idle(setting: Setting) -> Report:
+    """Open sessions, and whatever peers have in their place, and hold them."""
+    peers = [name for name in setting.peers if PEERS[name].idles]
+    fewer = replace(setting.workload, sessions=max(1, setting.workload.sessions // _LESS))
+    with open_arena(setting.workload) as arena:
 
+        def take(name: str) -> Sample:
+            return arena.sample(name, "idle", fewer if name in PEERS else setting.workload)
 
-async def open_idle(number: int) -> Sample:
-    """Open so many sessions of one agent and hold them."""
-    agent = Agent()
-    async with Runtime(store=MemoryStore()) as runtime, AsyncExitStack() as stack:
-        gc.collect()
-        memory, cpu = rss(), process_time()
-        for index in range(number):
-            await stack.enter_async_context(agent.session(f"session {index}", runtime=runtime))
-        cpu = process_time() - cpu
-        return {"cpu_us_per_session": cpu * 1e6 / number, "rss_kb_per_session": (rss() - memory) / 1024 / number}
-
-
-if __name__ == "__main__":
-    sys.stdout.buffer.write(orjson.dumps(run(open_idle, int(sys.argv[1]))))
+        samples = gather([_OURS, *peers], setting.rounds, setting.tick, take)
+    checks = [middle(samples, _OURS, _KEY, target=_KB)]
+    checks += [middle(samples, name, _KEY) for name in peers if name in samples]
+    left_out = [name for name in setting.peers if name not in peers]
+    return Report(setting=setting, samples=samples, checks=checks, left_out=left_out)

@@ -1,37 +1,46 @@
-"""`import`: what `import streamagent` costs a process."""
+"""`import`: what `import streamagent`, and what the programs of peers begin with, costs a process."""
 
 from __future__ import annotations
 
-from statistics import median
+import sys
 
-from .harness import Samples, Tick, child_environment, run_child
-from .report import Check, Report
-from .workload import Workload
+from .harness import child_environment, environment_of, gather, run_command
+from .measure import Sample
+from .peers import PEERS, python
+from .report import Report, Setting, middle
 
-_TARGET_SECONDS = 0.15
-_TARGET_MB = 40
+_OURS, _FLOOR = "streamagent", "python"
+_SECONDS, _MB = 0.15, 40
+_HEAVY = ("aiohttp", "fastapi", "litellm", "nats", "openai", "psycopg", "starlette", "uvicorn")
 _PROBE = """
-import time
+import sys, time
 from benchmarks.memory import rss
 before = time.process_time()
 {statement}
-print('{{"cpu_s": %r, "rss_mb": %r}}' % (time.process_time() - before, rss() / 1024**2))
+spent = time.process_time() - before
+heavy = sum(name in sys.modules for name in {heavy!r})
+print('{{"cpu_s": %r, "rss_mb": %r, "heavy_modules": %d}}' % (spent, rss() / 1024**2, heavy))
 """
 
 
-def measure_import(name: str, workload: Workload, rounds: int, tick: Tick) -> Report:
+def measure_import(setting: Setting) -> Report:
     """Import in fresh processes, beside ones that import nothing; the first import compiles and does not count."""
-    statements = {"python": "pass", "streamagent": "import streamagent"}
-    samples: Samples = {contender: [] for contender in statements}
+    peers = [name for name in setting.peers if PEERS[name].imports]
+    statements = {_FLOOR: "pass", _OURS: "import streamagent", **{name: PEERS[name].imports for name in peers}}
     with child_environment() as environment:
-        run_child(environment, "-c", _PROBE.format(statement=statements["streamagent"]))
-        for number in range(rounds):
-            tick(f"round {number + 1}")
-            for contender, statement in statements.items():
-                samples[contender].append(run_child(environment, "-c", _PROBE.format(statement=statement)))
-    ours = samples["streamagent"]
+
+        def take(name: str) -> Sample:
+            interpreter = python(name) if name in PEERS else sys.executable
+            probe = _PROBE.format(statement=statements[name], heavy=_HEAVY)
+            return run_command(environment_of(name, environment), [interpreter, "-c", probe])
+
+        gather([*statements], 1, setting.tick, take)
+        samples = gather([*statements], setting.rounds, setting.tick, take)
     checks = [
-        Check(name="seconds of CPU", value=median(sample["cpu_s"] for sample in ours), target=_TARGET_SECONDS),
-        Check(name="MB of RSS", value=median(sample["rss_mb"] for sample in ours), target=_TARGET_MB),
+        middle(samples, _OURS, "cpu_s", target=_SECONDS),
+        middle(samples, _OURS, "rss_mb", target=_MB),
+        middle(samples, _OURS, "heavy_modules", target=0),
+        *(middle(samples, name, key) for key in ("cpu_s", "rss_mb") for name in peers if name in samples),
     ]
-    return Report(benchmark=name, workload=workload, samples=samples, checks=checks)
+    left_out = [name for name in setting.peers if name not in peers]
+    return Report(setting=setting, samples=samples, checks=checks, left_out=left_out)

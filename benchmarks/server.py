@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,9 @@ from .workload import MODEL, TOOL, Workload
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
+_RESULT = b'"tool_call_id"'
+_READ = 64 * 1024  # bytes of a request that are held at once
 _BACKLOG = 4096  # connections: all sessions connect at once
 _ARGUMENTS = ('{"pro', 'duct": ', '"blue ', 'mug"}')
 
@@ -30,16 +33,29 @@ class Provider:
         self._pace = workload.pace_ms / 1000
         turns = [list(map(_event, turn)) for turn in (calling_turn(workload.words), last_turn(workload.words))]
         self._turns = turns if self._pace else [[b"".join(turn)] for turn in turns]
+        self._received = 0
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until its client closes it."""
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = _LENGTH.search(head)
-                body = await reader.readexactly(int(length[1]) if length else 0)
-                await self._answer(writer, self._turns[b'"tool_call_id"' in body])
+                if head.startswith(b"GET"):
+                    said = str(self._received).encode()
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said))
+                    continue
+                again = await self._has_result(reader, head)
+                await self._answer(writer, self._turns[again])
         writer.close()
+
+    async def _has_result(self, reader: asyncio.StreamReader, head: bytes) -> bool:
+        """Read a request and throw it away; say whether the tool's result is in it."""
+        found, before = False, b""
+        async for data in _body(reader, head):
+            self._received += len(data)
+            found = found or _RESULT in before + data
+            before = data[-len(_RESULT) :]
+        return found
 
     async def _answer(self, writer: asyncio.StreamWriter, pieces: list[bytes]) -> None:
         head = _HEAD
@@ -49,6 +65,26 @@ class Provider:
             writer.write(head + piece)
             head = b""
         await writer.drain()
+
+
+async def _body(reader: asyncio.StreamReader, head: bytes) -> AsyncIterator[bytes]:
+    length = _LENGTH.search(head)
+    left = int(length[1]) if length else 0
+    chunked = _CHUNKED.search(head) is not None
+    while left or chunked:
+        if not left:
+            left = int(await reader.readuntil(b"\r\n"), 16)
+            chunked = left > 0
+            if not chunked:
+                await reader.readuntil(b"\r\n")
+                return
+        data = await reader.read(min(left, _READ))
+        if not data:
+            raise asyncio.IncompleteReadError(data, left)
+        yield data
+        left -= len(data)
+        if chunked and not left:
+            await reader.readexactly(2)
 
 
 def calling_turn(words: list[str]) -> Iterator[bytes]:

@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from time import thread_time_ns
+from typing import Any
+
+import aiostream
 
 from streamagent import (
     MemoryStore,
@@ -25,7 +28,7 @@ from streamagent import (
 
 from .harness import Samples, Tick
 from .measure import run
-from .report import Report, compare
+from .report import Report, Setting, compare
 from .workload import Workload
 
 Chain = Callable[[Stream], AbstractAsyncContextManager[Stream]]
@@ -56,21 +59,23 @@ def working() -> dict[str, Stage]:
     }
 
 
-def measure_stages(name: str, workload: Workload, rounds: int, tick: Tick) -> Report:
+def measure_stages(setting: Setting) -> Report:
     """Drive the same messages through each chain; the source is part of every chain."""
     stages = working()
     chains: dict[str, Chain] = {f"plain x {length}": partial(_plain, length) for length in _LENGTHS}
     chains |= {f"user x {length}": partial(_staged, [pass_on] * length) for length in _LENGTHS}
     chains |= {f"passing x {length}": partial(_staged, passing(length)) for length in _LENGTHS}
+    chains |= {f"aiostream x {length}": partial(_operated, length) for length in _LENGTHS}
     chains |= {kind: partial(_staged, [stage]) for kind, stage in stages.items()}
-    samples = run(_measure, workload, rounds, chains, tick)
+    samples = run(_measure, setting.workload, setting.rounds, chains, setting.tick)
     checks = [
         compare(samples, f"{kind} x {length}", f"plain x {length}", _KEY, target=_TARGET)
         for kind in ("user", "passing")
         for length in _LENGTHS
     ]
+    checks += [compare(samples, f"aiostream x {length}", f"plain x {length}", _KEY) for length in _LENGTHS]
     checks += [compare(samples, kind, "plain x 1", _KEY) for kind in stages]
-    return Report(benchmark=name, workload=workload, samples=samples, checks=checks)
+    return Report(setting=setting, samples=samples, checks=checks, left_out=setting.peers)
 
 
 @asynccontextmanager
@@ -78,6 +83,15 @@ async def _plain(length: int, source: Stream) -> AsyncIterator[Stream]:
     for _ in range(length):
         source = pass_on(source)
     yield source
+
+
+@asynccontextmanager
+async def _operated(length: int, source: Stream) -> AsyncIterator[Stream]:
+    operated: Any = aiostream.stream.iterate(source)
+    for _ in range(length):
+        operated = aiostream.pipe.filter(bool)(operated)
+    async with operated.stream() as stream:
+        yield stream
 
 
 @asynccontextmanager

@@ -1,1 +1,1 @@
-"""The contenders: each module has `open_sessions`, and runs in a process of its own."""
+"""The contenders: each module has `open_contender`, and runs in a process of its own."""

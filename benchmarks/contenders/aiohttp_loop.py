@@ -1,4 +1,4 @@
-"""The floor: read the events with aiohttp, parse them, keep the text and the call. Nothing else."""
+"""The floor: read the events with aiohttp, parse them, keep the text and the call. It stores nothing."""
 
 from __future__ import annotations
 
@@ -9,28 +9,36 @@ from typing import Any
 import aiohttp
 import orjson
 
-from benchmarks.measure import RunSession
-from benchmarks.workload import MODEL, PROMPT, TOOL, Workload, stock
+from benchmarks.contender import Contender, Heard
+from benchmarks.workload import MODEL, PROMPT, TOOL, Workload
+
+from .results import result_of
 
 
 @asynccontextmanager
-async def open_sessions(workload: Workload) -> AsyncIterator[RunSession]:
+async def open_contender(workload: Workload) -> AsyncIterator[Contender]:
     """Give what runs one session."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+    async with open_http() as http:
 
-        async def run_session(_name: str) -> str:
+        async def run(_name: str, hear: Heard) -> None:
             messages: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
-            text, call = await _turn(http, workload.url, messages)
+            text, call = await ask(http, workload.url, messages, hear)
             messages.append({"role": "assistant", "content": text, "tool_calls": [call]})
-            result = str(await stock(**orjson.loads(call["function"]["arguments"])))
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-            answer, _ = await _turn(http, workload.url, messages)
-            return text + answer
+            messages.append(await result_of(call))
+            await ask(http, workload.url, messages, hear)
 
-        yield run_session
+        yield Contender(run=run)
 
 
-async def _turn(http: aiohttp.ClientSession, url: str, messages: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+def open_http() -> aiohttp.ClientSession:
+    """Make a client without a limit of connections."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+
+async def ask(
+    http: aiohttp.ClientSession, url: str, messages: list[dict[str, Any]], hear: Heard
+) -> tuple[str, dict[str, Any]]:
+    """Ask once; return the text and the call."""
     body = {
         "model": MODEL,
         "messages": messages,
@@ -45,7 +53,9 @@ async def _turn(http: aiohttp.ClientSession, url: str, messages: list[dict[str, 
             if not line.startswith(b"data: {"):
                 continue
             for choice in orjson.loads(line[6:])["choices"]:
-                text.append(choice["delta"].get("content") or "")
+                if content := choice["delta"].get("content"):
+                    text.append(content)
+                    hear(content)
                 for piece in choice["delta"].get("tool_calls", ()):
                     if call:
                         call["function"]["arguments"] += piece["function"]["arguments"]

@@ -16,7 +16,6 @@ logger = logging.getLogger("streamagent")
 
 PATIENCE = 1.0  # seconds for the server to take something; a hint is not worth more
 _SCHEMES = ({"nats", "tls"}, {"ws", "wss"})  # those of one cluster are of one kind
-_UNAVAILABLE = 503
 
 
 def require_asyncio() -> None:
@@ -50,35 +49,6 @@ def _is_cluster(servers: list[str]) -> bool:
     return named and any({url.scheme for url in urls} <= kind for kind in _SCHEMES)
 
 
-def errors() -> tuple[type[Exception], ...]:
-    """Return what the client raises when the server is not there, does not answer in time, or says no."""
-    from nats.errors import Error
-
-    return (Error, OSError, EOFError)
-
-
-def reason(error: Exception) -> str:
-    """Say what is wrong, in the server's words if it has some; another error may quote the password."""
-    said = getattr(error, "description", None) or (str(error) if isinstance(error, errors()) else "")
-    return f"{type(error).__name__}: {said:.200}" if said else type(error).__name__
-
-
-def remedy(error: Exception, stream: str) -> str:
-    """Say what to do about a stream that the server does not make."""
-    from nats.errors import NoRespondersError
-    from nats.js.errors import APIError
-
-    code = getattr(error, "code", None)
-    if isinstance(error, NoRespondersError) or code == _UNAVAILABLE:
-        return "; does the server have JetStream (nats-server -js)?"
-    if not isinstance(error, APIError):
-        return ""
-    return (
-        f"; give NatsBus the options that stream {stream} was made with, or another name=, or delete the stream: "
-        f"nats stream rm {stream}"
-    )
-
-
 async def close(client: Any) -> None:
     """Close a client, in whatever state it is."""
     with CancelScope(shield=True), within(PATIENCE):
@@ -86,12 +56,3 @@ async def close(client: Any) -> None:
             await client.close()
         except Exception:  # foreign code; one that never connected cannot be closed
             logger.debug("a NATS client did not close", exc_info=True)
-
-
-async def patiently(call: Any) -> None:
-    """Tell the server something about an order; an order that is lost for that comes again."""
-    with within(PATIENCE):
-        try:
-            await call
-        except errors():
-            logger.debug("NATS did not hear of an order", exc_info=True)

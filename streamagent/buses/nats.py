@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from anyio import AsyncContextManagerMixin, CancelScope, Event, create_task_group, sleep
+from anyio import move_on_after as within
 
 from streamagent.errors import ConfigError
 
-from ._order import NatsOrder
-from ._server import PATIENCE, check_options, close, errors, patiently, reason, remedy, require_asyncio
+from ._order import NatsOrder, session_of
+from ._server import PATIENCE, check_options, close, require_asyncio
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -30,6 +31,7 @@ DELIVERIES = 3  # as often as a run is tried whose process dies each time
 RETRY = 1.0  # seconds between two tries to reach the server
 PULL = 5.0  # seconds for which one request for an order stands at the server
 WAITING = 100_000  # such requests at once: one a worker
+_UNAVAILABLE = 503  # what the server says that has no JetStream
 MOST = 1_000_000  # orders that wait, one a session; the oldest are dropped beyond, and found by looking
 AGE = 3600.0  # seconds after which an order is dropped: whatever it was about was found by looking
 
@@ -117,7 +119,7 @@ class NatsBus(AsyncContextManagerMixin):
                     [message] = await pull.fetch(1, timeout=PULL)
                 except TimeoutError:
                     continue
-                except errors():
+                except _errors():
                     logger.debug("no orders from NATS", exc_info=True)
                     pull = None
                     await sleep(RETRY)
@@ -129,7 +131,7 @@ class NatsBus(AsyncContextManagerMixin):
         finally:
             if pull is not None:  # else the next order would come to a request that nobody waits for any more
                 with CancelScope(shield=True):
-                    await patiently(pull.unsubscribe())
+                    await _patiently(pull.unsubscribe())
 
     @property
     def _jetstream(self) -> JetStreamContext:
@@ -151,7 +153,7 @@ class NatsBus(AsyncContextManagerMixin):
                 self._ready.set()
                 self._failing = False
             except Exception as error:  # noqa: BLE001 - foreign code; a bus is a hint
-                told = f"{reason(error)}{remedy(error, self._name)}"
+                told = f"{_reason(error)}{_remedy(error, self._name)}"
                 self._warn(f"cannot use NATS at {self._place} yet; workers look by themselves: {told}")
                 await sleep(RETRY)
 
@@ -208,12 +210,12 @@ class NatsBus(AsyncContextManagerMixin):
 
     async def _read(self, message: Msg) -> NatsOrder | None:
         """Take a message for what it says; what says nothing is dropped."""
-        session = _session_of(message.data)
+        session = session_of(message.data)
         if session is None:
             logger.warning("a message of stream %s is no order, and is dropped", self._name)
-            await patiently(message.term())
+            await _patiently(message.term())
             return None
-        return NatsOrder(message, session, patiently)
+        return NatsOrder(message, session, _patiently)
 
     async def _report(self, advisory: Msg) -> None:
         """Say of an order that came to nothing each time; what is left of it is removed."""
@@ -224,7 +226,7 @@ class NatsBus(AsyncContextManagerMixin):
         await self._jetstream.delete_msg(self._name, sequence)
         logger.warning(
             "session %s was handed out %d times and nobody came to its end; it is left to the workers' looking",
-            _session_of(found.data or b""),
+            session_of(found.data or b""),
             DELIVERIES,
         )
 
@@ -232,8 +234,8 @@ class NatsBus(AsyncContextManagerMixin):
         """Do something that nothing depends on."""
         try:
             await call
-        except errors() as error:
-            self._warn(f"NATS: cannot {what}: {reason(error)}")
+        except _errors() as error:
+            self._warn(f"NATS: cannot {what}: {_reason(error)}")
         else:
             self._failing = False
 
@@ -248,7 +250,7 @@ class NatsBus(AsyncContextManagerMixin):
         """Hear from the client what failed; it tries again by itself."""
         logger.debug("NATS: %r", error)
         if self._client is not None and not self._client.is_connected:
-            self._warn(f"cannot reach NATS at {self._place}; workers look by themselves meanwhile: {reason(error)}")
+            self._warn(f"cannot reach NATS at {self._place}; workers look by themselves meanwhile: {_reason(error)}")
 
     def _warn(self, text: str) -> None:
         """Say it once, not each time."""
@@ -256,9 +258,39 @@ class NatsBus(AsyncContextManagerMixin):
         self._failing = True
 
 
-def _session_of(body: bytes) -> str | None:
-    try:
-        session = json.loads(body)["session"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return session if isinstance(session, str) and session else None
+def _errors() -> tuple[type[Exception], ...]:
+    """Return what the client raises when the server is not there, does not answer in time, or says no."""
+    from nats.errors import Error
+
+    return (Error, OSError, EOFError)
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong, in the server's words if it has some; another error may quote the password."""
+    said = getattr(error, "description", None) or (str(error) if isinstance(error, _errors()) else "")
+    return f"{type(error).__name__}: {said:.200}" if said else type(error).__name__
+
+
+def _remedy(error: Exception, stream: str) -> str:
+    """Say what to do about a stream that the server does not make."""
+    from nats.errors import NoRespondersError
+    from nats.js.errors import APIError
+
+    code = getattr(error, "code", None)
+    if isinstance(error, NoRespondersError) or code == _UNAVAILABLE:
+        return "; does the server have JetStream (nats-server -js)?"
+    if not isinstance(error, APIError):
+        return ""
+    return (
+        f"; give NatsBus the options that stream {stream} was made with, or another name=, or delete the stream: "
+        f"nats stream rm {stream}"
+    )
+
+
+async def _patiently(call: Any) -> None:
+    """Tell the server something about an order; an order that is lost for that comes again."""
+    with within(PATIENCE):
+        try:
+            await call
+        except _errors():
+            logger.debug("NATS did not hear of an order", exc_info=True)

@@ -1,4 +1,4 @@
-"""The command line: `streamagent run | chat | approve | sessions | sim | worker`, one file a command."""
+"""The command line: `streamagent run | chat | approve | sessions | sim | bench | worker`, one file a command."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .approve import approve
+from .bench import bench
 from .chat import chat
 from .follow import follow
 from .keeping import erase_user, prune_sessions
@@ -48,6 +49,7 @@ app.command()(chat)
 app.command()(approve)
 app.command()(worker)
 app.command()(sim)
+app.command()(bench)
 sessions.command()(follow)
 sessions.command("export")(export_to_output)
 sessions.command("import")(import_from_file)

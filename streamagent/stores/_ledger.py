@@ -62,7 +62,7 @@ class Ledger(Shelf):
     def write(self, parts: Collection[Row], *, fence: int) -> dict[str, int]:
         """Open and continue messages, each in one part; return their sequences by id."""
         self._check(fence)
-        pairs = [(part, self.find(part.id)) for part in parts]
+        pairs = [(part, self.find_new(part.id)) for part in parts]
         for part, row in pairs:
             if self.shares(part.id) if row is None else row.state != "open":
                 raise closed_error(part.id)
@@ -79,7 +79,7 @@ class Ledger(Shelf):
                 raise ConflictError(_used_before(earlier, client_key))
             return earlier
         for part in (row, *rest):
-            if self.find(part.id) is not None or self.shares(part.id):
+            if self.find_new(part.id) is not None or self.shares(part.id):
                 where = f"in session {self.session!r} already; send a message with a new id"
                 raise MessageError(f"message {part.id} is {where}")
         if row.type not in ("approval", "cancel") and self.has_waiting(INBOX_LIMIT - len(rest)):

@@ -59,8 +59,9 @@ class Row:
         Raises:
             MessageError: It holds what cannot be stored; the text names it.
         """
-        for name in ("id", "prev", "type"):
-            check_name(f"message {name}", getattr(fragment, name))
+        check_name("message id", fragment.id)
+        check_name("message prev", fragment.prev)
+        check_name("message type", fragment.type)
         if fragment.role not in ROLES:
             raise MessageError(f"message {fragment.id}: its role {fragment.role!r:.80} is none of {sorted(ROLES)}")
         if not 1 <= fragment.attempt < _INT64:

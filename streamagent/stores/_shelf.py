@@ -76,6 +76,10 @@ class Shelf(ABC):
     def find(self, message_id: str) -> Row | None:
         """Return the row of a message."""
 
+    def find_new(self, message_id: str) -> Row | None:
+        """Return the row of a message that is most likely not there."""
+        return self.find(message_id)
+
     @abstractmethod
     def find_key(self, client_key: str) -> Row | None:
         """Return the row that was sent under a client key, with all its content."""

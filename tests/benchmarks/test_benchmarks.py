@@ -1,22 +1,20 @@
-"""Each benchmark runs, and its JSON has what the documentation says; never what its figures are."""
+"""Each benchmark runs, without any peer, and its JSON has what the documentation says; never what its figures are."""
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks.harness import run_child, serving
-from benchmarks.report import Check, Report, compare, medians
-from benchmarks.server import calling_turn, last_turn
-from benchmarks.workload import Workload
+from benchmarks.catalog import BENCHMARKS, TWELVE
+from benchmarks.peers import PEERS
 
 ROOT = Path(__file__).parents[2]
-WHOLE_SESSIONS = ("streamagent_sessions", "litellm_loop", "aiohttp_loop")
+OURS, FLOOR = "streamagent_direct", "aiohttp_loop"
+SESSIONS = {"cpu_us_per_chunk", "sessions_per_s", "rss_kb_per_session", "first_ms", "session_ms"}
+LANES = {"streamagent_direct", "streamagent_litellm", "litellm_loop"}
 
 
 @pytest.fixture(scope="session")
@@ -25,30 +23,67 @@ def environment(tmp_path_factory):
     return {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("pycache"))}
 
 
-def benchmark(environment, name, *options):
-    command = [sys.executable, "-m", "benchmarks", name, "--rounds", "1", *options]
+def benchmark(environment, *arguments):
+    command = [sys.executable, "-m", "benchmarks", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170, check=True)
 
 
-def quick(environment, name):
-    done = benchmark(environment, name, "--json", "--sessions", "5", "--chunks", "10")
+def quick(environment, name, *options):
+    small = ("--rounds", "1", "--sessions", "4", "--chunks", "10", "--peers", "none")
+    done = benchmark(environment, name, "--json", *small, *options)
     assert done.stderr == ""
     return json.loads(done.stdout)
 
 
+def targets(found):
+    return [check["target"] for check in found["checks"]]
+
+
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", ["sessions", "chunk_burst", "chunk_paced"])
-def test_whole_sessions_are_compared_with_litellm_and_aiohttp(environment, name):
-    """Each contender gives one sample a round, and the ratio to LiteLLM has the target."""
-    found = quick(environment, name)
+@pytest.mark.parametrize(
+    ("name", "contenders", "expected"),
+    [
+        ("chunk_burst", {OURS, FLOOR}, [0.6]),
+        ("chunk_paced", {OURS, "streamagent_duplex", FLOOR}, [1.0, 1.5]),
+        ("sessions_500", {OURS, FLOOR}, [25, None]),
+        ("first_delta", {OURS, FLOOR}, [1.0]),
+        ("litellm_lanes", LANES, [None, None]),
+    ],
+)
+def test_whole_sessions_are_compared(environment, name, contenders, expected):
+    """Each contender gives one sample a round, and ours is held against its target."""
+    found = quick(environment, name, "--pace", "1")
 
     assert found["benchmark"] == name
-    assert found["workload"] == {"sessions": 5, "chunks": 10, "pace_ms": 5 if name == "chunk_paced" else 0}
-    assert set(found["samples"]) == set(WHOLE_SESSIONS)
-    for samples in found["samples"].values():
-        assert [set(sample) for sample in samples] == [{"cpu_us_per_chunk", "sessions_per_s", "rss_kb_per_session"}]
-    assert [check["target"] for check in found["checks"]] == [1.15, None, None]
+    assert found["workload"]["sessions"] == 4
+    assert contenders <= set(found["samples"]) <= contenders | {"streamagent_provider"}
+    assert all([set(sample) for sample in samples] == [SESSIONS] for samples in found["samples"].values())
+    assert [target for target in targets(found) if target != 0.08] == expected
     assert {"python", "streamagent", "litellm", "aiohttp"} <= set(found["versions"])
+
+
+@pytest.mark.timeout(180)
+def test_a_turn_is_taken_on_histories_of_three_lengths(environment):
+    """CPU a stored message is the slope between the shortest and the longest; what is written is told of all."""
+    found = quick(environment, "context_growth", "--history", "300")
+
+    assert set(found["samples"]) == {OURS, "aiohttp_rows"}
+    [sample] = found["samples"][OURS]
+    assert {f"written_kb at {length}" for length in (3, 30, 300)} <= set(sample)
+    slope = (sample["cpu_ms at 300"] - sample["cpu_ms at 3"]) * 1000 / 297
+    assert sample["cpu_us_per_message"] == pytest.approx(slope)
+    assert targets(found) == [10, 1.25, None, None]
+
+
+def test_a_turn_is_taken_on_a_large_history(environment):
+    """Growth of memory is told of us and of the floor."""
+    found = quick(environment, "context_200mb", "--history", "20")
+
+    assert found["workload"]["message_bytes"] == 62_500
+    assert [check["name"] for check in found["checks"][:2]] == [
+        f"peak_mb at 20: {name}" for name in (OURS, "aiohttp_rows")
+    ]
+    assert targets(found) == [8, None, None]
 
 
 def test_stage_cost_compares_chains_of_equal_length(environment):
@@ -72,21 +107,44 @@ def test_a_fleet_finds_its_work(environment):
 
 
 @pytest.mark.parametrize(
-    ("name", "contenders", "targets"),
-    [("idle", {"streamagent"}, [0.5]), ("import", {"python", "streamagent"}, [0.15, 40])],
+    ("name", "contenders", "expected"),
+    [
+        ("idle_10k", {OURS}, [0.5]),
+        ("import", {"python", "streamagent"}, [0.15, 40, 0]),
+        ("persist", {"streamagent", "aiosqlite"}, [0.6]),
+        ("tool_output", {"streamagent"}, [16, None]),
+    ],
 )
-def test_small_benchmarks_check_absolute_figures(environment, name, contenders, targets):
-    """A figure that needs no peer has a target of its own."""
-    found = quick(environment, name)
+def test_small_benchmarks_have_their_targets(environment, name, contenders, expected):
+    """A check says whether its figure meets its target."""
+    found = quick(environment, name, "--megabytes", "2")
 
     assert set(found["samples"]) == contenders
-    assert [check["target"] for check in found["checks"]] == targets
-    assert all(check["met"] == (check["value"] <= check["target"]) for check in found["checks"])
+    assert targets(found) == expected
+    checks = [check for check in found["checks"] if check["target"] is not None]
+    assert all(check["met"] == (check["value"] <= check["target"]) for check in checks)
+
+
+def test_open_sessions_stream_some_and_tell_percentiles(environment):
+    """Of forty sessions two stream."""
+    [sample] = quick(environment, "sessions", "--sessions", "40", "--pace", "1")["samples"][OURS]
+
+    assert (sample["open"], sample["streaming"]) == (40, 2)
+    assert sample["first_ms_p50"] <= sample["first_ms_p90"] <= sample["first_ms_p99"] <= sample["session_ms_p99"]
+
+
+def test_the_twelve_have_the_names_of_the_specification():
+    """And each of them, as the two others, says what it is about."""
+    assert " ".join(TWELVE) == (
+        "chunk_burst chunk_paced sessions_500 first_delta context_growth context_200mb "
+        "idle_10k import stage_cost persist litellm_lanes tool_output"
+    )
+    assert set(BENCHMARKS) - set(TWELVE) == {"sessions", "fleet"}
 
 
 def test_without_json_tables_are_printed(environment):
-    """People get the figures, the targets and whether they are met; a pipe gets no progress bar."""
-    done = benchmark(environment, "import")
+    """People get the figures, the targets, whether they are met, and who is not there; a pipe gets no progress bar."""
+    done = benchmark(environment, "import", "--rounds", "1", "--peers", "none")
 
     assert "≤ 0.15" in done.stdout
     assert "streamagent 0." in done.stdout
@@ -96,61 +154,23 @@ def test_without_json_tables_are_printed(environment):
 def test_a_count_of_zero_is_refused(environment):
     """An impossible workload is a usage error."""
     with pytest.raises(subprocess.CalledProcessError) as caught:
-        benchmark(environment, "idle", "--sessions", "0")
+        benchmark(environment, "idle_10k", "--sessions", "0")
 
     assert caught.value.returncode == 2
     assert "--sessions" in caught.value.stderr
 
 
-def test_a_ratio_is_taken_within_each_round():
-    """What slows one round down slows both contenders: the median is that of the rounds' ratios."""
-    samples = {"a": [{"cpu": 2.0}, {"cpu": 30.0}, {"cpu": 4.0}], "b": [{"cpu": 1.0}, {"cpu": 10.0}, {"cpu": 4.0}]}
+def test_a_peer_that_is_not_known_is_refused(environment):
+    """A typing error measures nothing."""
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        benchmark(environment, "import", "--peers", "langgarph")
 
-    assert compare(samples, "a", "b", "cpu", target=1.5) == Check(name="cpu: a / b", value=2.0, target=1.5)
-    assert medians(samples) == {"a": {"cpu": 4.0}, "b": {"cpu": 4.0}}
-
-
-@pytest.mark.parametrize(("target", "met"), [(1.0, True), (0.9, False), (None, None)])
-def test_a_target_is_met_up_to_its_very_value(target, met):
-    """A figure without a target is neither met nor missed."""
-    assert Check(name="figure", value=1.0, target=target).met is met
+    assert caught.value.returncode == 2
+    assert "langgarph" in caught.value.stderr
 
 
-def test_tables_show_what_was_missed(capsys):
-    """A missed target is a plain no."""
-    samples = {"a": [{"cpu": 2.0}]}
-    checks = [Check(name="cpu of a", value=2.0, target=1.0)]
+def test_peers_are_listed(environment):
+    """Each on a line, with its versions or without."""
+    listed = benchmark(environment, "peers", "list").stdout.splitlines()
 
-    Report(benchmark="example", workload=Workload(sessions=1, chunks=1), samples=samples, checks=checks).show()
-
-    assert "│ cpu of a │     2 │    ≤ 1 │  no │" in capsys.readouterr().out
-
-
-def test_chunks_are_as_long_as_a_providers_and_no_two_are_equal():
-    """The text is 222 to 230 bytes a chunk, and the call comes with its arguments in four pieces."""
-    words = Workload(sessions=1, chunks=100).words
-    first = [json.loads(data) for data in calling_turn(words) if data != b"[DONE]"]
-    texts = [data for data in last_turn(words) if b" word" in data]
-    deltas = [choice["delta"] for chunk in first for choice in chunk["choices"]]
-    calls = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
-
-    assert all(222 <= len(text) <= 230 for text in texts)
-    assert len(set(texts)) == 100
-    assert json.loads("".join(call["function"]["arguments"] for [call] in calls)) == {"product": "blue mug"}
-    assert len(calls) == 5
-
-
-def test_the_server_ends_with_its_reader():
-    """Closing its standard input ends the process."""
-    with serving(Workload(sessions=1, chunks=1)) as url:
-        port = urlsplit(url).port
-        socket.create_connection(("127.0.0.1", port)).close()
-
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
-
-
-def test_a_child_that_fails_is_an_error():
-    """No sample is better than a wrong one."""
-    with pytest.raises(RuntimeError, match="ended with status 3"):
-        run_child(dict(os.environ), "-c", "raise SystemExit(3)")
+    assert [line.partition(":")[0] for line in listed] == [*PEERS]

@@ -156,10 +156,12 @@ def test_it_answers_what_waits_and_ends_with_0(number):
     until(lambda: said("a")[2:] == ["more", "It is more."])
     assert worker.end(number) == 0
     lines = [json.loads(line) for line in LOG.read_text().splitlines()]
-    *answered, ending = lines
-    assert {(line["level"], line["event"]) for line in answered} == {("info", "answered what waited")}
+    answered = [line for line in lines if line["event"] == "answered what waited"]
     assert {line["session"] for line in answered} == {"a", "b"}
-    assert ending["event"] == "ending: no run is begun any more"
+    assert {line["level"] for line in lines} == {"info"}
+    # A prompt is seen to be answered before its worker says so: the signal may come in between.
+    others = [line["event"] for line in lines if line not in answered]
+    assert others == ["ending: no run is begun any more"]
 
 
 def test_a_run_goes_on_in_the_next_worker_at_once():

@@ -1,0 +1,93 @@
+"""`persist`: what a finished message costs, beside one commit a message through aiosqlite."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import process_time
+
+import anyio
+import orjson
+
+from streamagent import Message, SqliteStore
+
+from .contenders.rows import open_rows
+from .harness import child_environment, gather, run_child
+from .measure import Sample, run, settle
+from .report import Report, Setting, compare
+from .workload import Workload
+
+Append = Callable[[str, str], Awaitable[object]]
+
+_OURS, _FLOOR = "streamagent", "aiosqlite"
+_TARGET = 0.6  # of the CPU of a commit a message
+_WARM_UP = 10  # messages
+
+
+def measure_persist(setting: Setting) -> Report:
+    """Store `chunks` messages in each of the workload's sessions, which all write at once."""
+    with child_environment() as environment:
+        task = setting.workload.to_json()
+        samples = gather(
+            [_OURS, _FLOOR],
+            setting.rounds,
+            setting.tick,
+            lambda name: run_child(environment, "-m", "benchmarks.persist", name, task),
+        )
+    checks = [compare(samples, _OURS, _FLOOR, "cpu_us_per_message", target=_TARGET)]
+    return Report(setting=setting, samples=samples, checks=checks, left_out=setting.peers)
+
+
+@asynccontextmanager
+async def _open_streamagent(folder: str) -> AsyncIterator[Append]:
+    fences: dict[str, int] = {}
+    async with SqliteStore(Path(folder, "sessions.db")) as store:
+
+        async def append(session: str, content: str) -> None:
+            if session not in fences:
+                fences[session] = await store.acquire(session)
+            await store.write(session, [Message(content=content)], fence=fences[session])
+
+        yield append
+
+
+@asynccontextmanager
+async def _open_aiosqlite(folder: str) -> AsyncIterator[Append]:
+    async with open_rows(folder) as rows:
+        yield lambda session, content: rows.append(session, {"role": "assistant", "content": content})
+
+
+_OPENERS: dict[str, Callable[[str], AbstractAsyncContextManager[Append]]] = {
+    _OURS: _open_streamagent,
+    _FLOOR: _open_aiosqlite,
+}
+
+
+async def _measure(name: str, workload: Workload) -> Sample:
+    content = "x" * workload.message_bytes
+
+    async def write(session: str, number: int) -> None:
+        for _ in range(number):
+            await append(session, content)
+
+    async def write_all(number: int) -> None:
+        async with anyio.create_task_group() as tasks:
+            for index in range(workload.sessions):
+                tasks.start_soon(write, f"session {index}", number)
+
+    with TemporaryDirectory() as folder:
+        async with _OPENERS[name](folder) as append:
+            await write_all(_WARM_UP)
+            await settle()
+            cpu = process_time()
+            await write_all(workload.chunks)
+            await settle()
+            cpu = process_time() - cpu
+    return {"cpu_us_per_message": cpu * 1e6 / (workload.sessions * workload.chunks)}
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(orjson.dumps(run(_measure, sys.argv[1], Workload.from_json(sys.argv[2]))))

@@ -1,0 +1,120 @@
+"""Charts of what was found, as PNG and SVG; needs the extra `plot`.
+
+`python -m benchmarks.plot FILE…` draws what `--json` has printed before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+Report = Mapping[str, Any]  # as `Report.to_dict` gives it
+
+FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
+
+_SIZE = (8.0, 4.5)  # inches
+_OURS, _FLOOR, _PEER = "#0b6e4f", "#9aa5b1", "#c8553d"
+_FLOORS = ("aiohttp_loop", "aiohttp_rows", "aiosqlite", "python", "plain")
+_SPREAD = 20  # times the smallest bar: above this the scale is logarithmic
+_BARS = {
+    "chunk_burst": ("cpu_us_per_chunk", "CPU a chunk in µs, whole responses in one write"),
+    "chunk_paced": ("cpu_us_per_chunk", "CPU a chunk in µs, one every 5 ms"),
+    "sessions_500": ("rss_kb_per_session", "memory of a streaming session in KB"),
+    "first_delta": ("first_ms", "time to the first text in ms, of which 5 are the server's"),
+    "context_200mb": ("peak_mb at", "growth of memory in MB, a turn on 200 MB of messages"),
+    "idle_10k": ("rss_kb_per_session", "memory of an idle session in KB"),
+    "import": ("cpu_s", "CPU of the import in s"),
+    "stage_cost": ("ns_per_message", "CPU a fragment in ns, source included"),
+    "persist": ("cpu_us_per_message", "CPU a stored message in µs"),
+    "litellm_lanes": ("cpu_us_per_chunk", "CPU a chunk in µs, by the lane to the provider"),
+    "tool_output": ("peak_mb", "growth of memory in MB, a tool that yields 1 GB"),
+}
+_LINES = {"context_growth": ("cpu_ms at", "stored messages of 1 KB", "CPU of a turn in ms")}
+
+
+def plot(reports: Iterable[Report], folder: Path = FOLDER) -> list[Path]:
+    """Draw each report that has a chart.
+
+    Args:
+        reports: As `Report.to_dict` gives them.
+        folder: Where the files go.
+
+    Returns:
+        The files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
+    for report in reports:
+        name = report["benchmark"]
+        if name in _BARS:
+            files += _save(folder / name, _draw_bars, report)
+        elif name in _LINES:
+            files += _save(folder / name, _draw_lines, report)
+    return files
+
+
+def _save(path: Path, draw: Callable[[Any, Report], None], report: Report) -> Sequence[Path]:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = path.name  # the same figures give the same file
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    draw(axes, report)
+    files = [path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.svg")]
+    figure.savefig(files[0], dpi=144)
+    figure.savefig(files[1], metadata={"Date": None})
+    return files
+
+
+def _draw_bars(axes: Any, report: Report) -> None:
+    key, title = _BARS[report["benchmark"]]
+    found = {name: _value(values, key) for name, values in report["medians"].items()}
+    bars = sorted(found.items(), key=lambda item: item[1], reverse=True)
+    drawn = axes.barh([name for name, _ in bars], [value for _, value in bars], color=[_color(n) for n, _ in bars])
+    axes.bar_label(drawn, labels=[f"{value:,.3g}" for _, value in bars], padding=3)
+    smallest, largest = min(found.values()), max(found.values())
+    if 0 < smallest * _SPREAD < largest:
+        axes.set_xscale("log")
+    axes.margins(x=0.15)
+    axes.set_title(_titled(title, report), loc="left")
+
+
+def _draw_lines(axes: Any, report: Report) -> None:
+    key, across, up = _LINES[report["benchmark"]]
+    for name, values in report["medians"].items():
+        points = sorted((int(told.removeprefix(key)), value) for told, value in values.items() if told.startswith(key))
+        axes.plot(*zip(*points, strict=True), marker="o", label=name, color=_OURS if _is_ours(name) else None)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(across)
+    axes.set_title(_titled(up, report), loc="left")
+    axes.legend(frameon=False)
+
+
+def _value(values: Mapping[str, float], key: str) -> float:
+    return next(value for told, value in values.items() if told.startswith(key))
+
+
+def _titled(title: str, report: Report) -> str:
+    return f"{report['benchmark']}: {title}\nless is better; medians of {report['rounds']}"
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("streamagent")
+
+
+def _color(name: str) -> str:
+    if _is_ours(name):
+        return _OURS
+    return _FLOOR if name.startswith(_FLOORS) else _PEER
+
+
+if __name__ == "__main__":
+    found = [orjson.loads(Path(name).read_bytes()) for name in sys.argv[1:]]
+    print(*plot(report for each in found for report in (each if isinstance(each, list) else [each])), sep="\n")
