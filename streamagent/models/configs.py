@@ -11,9 +11,9 @@ from .wires import Call, Unfit, Wire, part, takes
 
 _OURS = frozenset({"model", "max_retries", "num_retries"})  # what is ours to do
 _PASSED = frozenset({"drop_params", "additional_drop_params", "allowed_openai_params"})
-_NOT_BY_HTTP = frozenset({"vllm", "oobabooga", "custom", "azure_text"})
+_OTHERWISE = frozenset({"vllm", "oobabooga", "custom", "azure_text", "docker_model_runner"})
+_SIGN_IN = frozenset({"bedrock", "bedrock_mantle", "sagemaker", "sagemaker_chat", "vertex_ai", "vertex_ai_beta", "gdc"})
 _HEARD = ("callbacks", "input_callback", "success_callback", "failure_callback")
-_MISSING = (AttributeError, ImportError, KeyError, NotImplementedError, TypeError)
 _KNOWN = 128  # configurations that are kept, far more than a program asks
 
 
@@ -52,8 +52,12 @@ def write_call(litellm: Any, name: str, parameters: Mapping[str, Any]) -> Call:
     }
     try:
         return wire.call(request)
-    except _MISSING as error:  # nothing was sent yet
-        raise Unfit(f"this version of LiteLLM is not as expected ({type(error).__name__}: {error})") from error
+    except Unfit:
+        raise
+    except Exception as error:  # foreign code; nothing was sent yet
+        if getattr(error, "status_code", None):
+            raise
+        raise Unfit(f"its configuration cannot write this request ({type(error).__name__})") from error
 
 
 @lru_cache(maxsize=_KNOWN)
@@ -63,8 +67,10 @@ def find_wire(litellm: Any, provider: str, model: str) -> Wire:
     Raises:
         Unfit: Not without LiteLLM itself.
     """
-    if provider in _NOT_BY_HTTP or provider.startswith("text-completion"):
-        raise Unfit("LiteLLM does not ask it for chat completions over HTTP")
+    if provider in _OTHERWISE or provider.startswith("text-completion"):
+        raise Unfit("LiteLLM does not ask it by its configuration")
+    if provider in _SIGN_IN:
+        raise Unfit("it is signed in to in ways of its own")
     for known in (f"{provider}/{model}", model):
         if litellm.model_cost.get(known, {}).get("mode") == "responses":
             raise Unfit("LiteLLM asks for this model's responses, not for chat completions")
@@ -72,8 +78,8 @@ def find_wire(litellm: Any, provider: str, model: str) -> Wire:
     find = takes(getattr(manager, "get_provider_chat_config", None), "get_provider_chat_config", "model", "provider")
     try:
         config = find(model=model, provider=litellm.LlmProviders(provider))
-    except ValueError:
-        config = None
+    except Exception as error:  # foreign code
+        raise Unfit(f"LiteLLM has no configuration of it ({error})") from error
     if config is None:
         raise Unfit("LiteLLM has no configuration of it")
     wire = DIALECTS.get(provider, Wire)(provider, config)

@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 from streamagent import exactjson
 
+from .faults import find_secrets
+
 Asked = dict[str, Any]  # a request on its way through LiteLLM, whose methods edit it: arguments of theirs by name
 Written = tuple[str, Mapping[str, Any], Mapping[str, Any]]  # address, headers, body
 Parse = Callable[[dict[str, Any]], Any]
@@ -130,6 +132,8 @@ class Wire:
             {**asked, "headers": headers, "api_base": url, "request_data": data, "fake_stream": False},
         )
         body = raw or exactjson.dumps(data)
+        if not any(find_secrets(signed)):
+            raise Unfit("its configuration does not find a key")
         sent = {"url": url, "headers": _sent(signed), "body": body, "key": asked["api_key"]}
         return Call(**sent, parse=self.parser(asked), plain=self.plain)
 
