@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.anyio, NOISE]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("lane", ["direct"])
+@pytest.mark.parametrize("lane", ["direct", "provider"])
 async def test_nothing_is_left_of_streams_that_are_read_left_and_cut(lane, anyio_backend):
     await soak(20, lane)  # threads of pools, imports
     async with assert_no_leaks(grace=10):
