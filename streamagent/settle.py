@@ -125,7 +125,7 @@ async def settle(  # noqa: PLR0913 - all by keyword
     if left.at_rest and not (left.approvals and ended):
         return []
     outcomes = await _outcomes(left, known)
-    if cause in _AFTER_DEATH and not left.forked:
+    if not left.forked and (cause in _AFTER_DEATH or (cause == "aborted" and known is _UNKNOWN)):
         outcomes = await _on_record(store, session, left, cause)
     rows = closings(left, "forked" if left.forked else cause, outcomes, known.said)
     ids = [row.id for row in sent]
@@ -149,10 +149,12 @@ async def _outcomes(left: Unfinished, known: Known) -> Mapping[str, Message]:
 async def _on_record(store: Store, session: str, left: Unfinished, cause: Cause) -> Mapping[str, Message]:
     """Return what the ledger knows of calls whose process died: their results, and that some never began."""
     known = {record.call: record.outcome for record in await store.calls(session)}
-    begun = {call: outcome for call, outcome in known.items() if outcome is not None}
-    calls = [call for call in (*left.cut, *left.open) if call.type == "tool_call" and call.id not in known]
-    never = close_all((), calls, {}, cause=cause, text=_NEVER_BEGUN)
-    return begun | {call.id: result for call, result in zip(calls, never, strict=True)}
+    ended = {call: outcome for call, outcome in known.items() if outcome is not None}
+    for call in (*left.cut, *left.open):
+        if call.type == "tool_call" and call.id not in ended:
+            text = _CALL_TEXTS["crashed"] if call.id in known else _NEVER_BEGUN
+            [ended[call.id]] = close_all((), [call], {}, cause=cause, text=text)
+    return ended
 
 
 def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], said: Mapping[str, Any]) -> list[Message]:
