@@ -93,9 +93,8 @@ async def _leave(run: Run) -> bool:
 
 
 async def _settle(run: Run, ending: Ending, bare: RunContext) -> bool:
-    known = Known(
-        outcomes=run.outcomes, scrub=partial(scrub, stages=run.plan.pipeline.inner, run=bare), said=run.last_words
-    )
+    passes = partial(scrub, stages=run.plan.pipeline.inner, run=bare)
+    known = Known(outcomes=run.outcomes, scrub=passes, said=run.last_words, begun=run.started.keys())
     try:
         with move_on_after(CLOSE_TIMEOUT) as scope:
             await run.store.flush(run.session)
