@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from streamagent import Agent, Message, Runtime, tool
+from streamagent import Agent, Message, Runtime, ending, tool
 from streamagent.errors import StoreBusy
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, text
 
@@ -22,11 +22,12 @@ def store(either_store):
 
 @pytest.fixture(autouse=True)
 def short_closing(monkeypatch):
-    monkeypatch.setattr("streamagent.ending.CLOSE_TIMEOUT", 0.1)
+    """Let what `Lock` sets be as before."""
+    monkeypatch.setattr(ending, "CLOSE_TIMEOUT", ending.CLOSE_TIMEOUT)
 
 
 class Lock:
-    """Keeps rows from a store, as another program that holds its lock.
+    """Keeps rows from a store, as another program that holds its lock; nobody waits long for it then.
 
     Args:
         store: The store.
@@ -35,15 +36,16 @@ class Lock:
 
     def __init__(self, store, *, hangs=False):
         self._store, self._write, self._enqueue = store, store.write, store.enqueue
-        self._hangs = hangs
+        self._hangs, self._patience = hangs, ending.CLOSE_TIMEOUT
 
     def close(self, *, inbox=False):
-        self._store.write = self._refuse
+        self._store.write, ending.CLOSE_TIMEOUT = self._refuse, 0.1
         if inbox:
             self._store.enqueue = self._refuse
 
     def open(self):
         self._store.write, self._store.enqueue = self._write, self._enqueue
+        ending.CLOSE_TIMEOUT = self._patience
 
     async def _refuse(self, *_, **__):
         if self._hangs:
