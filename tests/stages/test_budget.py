@@ -272,6 +272,27 @@ async def test_a_model_that_does_not_end_is_cut_and_what_it_said_is_kept(limit):
     assert model.closed == 1
 
 
+async def test_a_call_that_it_cut_has_a_result_also_when_a_stage_fails_between_the_two():
+    async def broken(stream):
+        async for message in stream:
+            if message.type == "tool_result":
+                raise ValueError("a bug")
+            yield message
+
+    opened = Message(type="tool_call", query={"tool": "stock", "id": "c1"}, more=True)
+    stages = Pipeline(reply=[tool_dispatch([stock]), budget(seconds=0.5), broken, persist()])
+    agent_ = Agent(ScriptedModel([opened]), tools=[stock], pipeline=stages)
+    async with agent_.session("s") as session:
+        with pytest.raises(ValueError, match="a bug"):
+            await session.ask("Go.")
+        stored = await check_rows(agent_.store)
+    assert [(m.type, (m.query or {}).get("cut")) for m in stored[1:]] == [
+        ("tool_call", "budget"),
+        ("tool_result", "error"),
+        ("stop", None),
+    ]
+
+
 async def test_a_tool_that_never_returns_is_cut_and_its_sibling_keeps_its_result(limit):
     counted = anyio.Event()
 

@@ -195,13 +195,16 @@ class InboxContract:
         left = await store.unfinished("s")
         assert (len(left.open), [m.content for m in left.calls]) == (0, ['{"a":1}'])
 
-    async def test_a_call_that_was_cut_waits_for_no_result(self, store):
+    @pytest.mark.parametrize(("cut", "waits"), [("budget", 1), ("superseded", 0)])
+    async def test_a_call_that_was_cut_waits_for_its_result_unless_another_attempt_supersedes_it(
+        self, store, cut, waits
+    ):
         fence = await store.acquire("s")
         call = Message(type="tool_call", content="{", more=True)
         await store.write("s", [call], fence=fence)
-        await store.write("s", [replace(call, content="", query={"cut": "crashed"}, more=False)], fence=fence)
+        await store.write("s", [replace(call, content="", query={"cut": cut}, more=False)], fence=fence)
         left = await store.unfinished("s")
-        assert (list(left.open), list(left.calls)) == ([], [])
+        assert (len(left.open), len(left.calls)) == (0, waits)
 
     @pytest.mark.parametrize("call", ["nobody", 5, None, {}])
     async def test_a_result_that_answers_nothing_is_stored_all_the_same(self, store, call):
