@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from time import monotonic
 
 import anyio
@@ -17,7 +18,8 @@ from tests.scripted import ScriptedModel, answer, call, calls, check_rows, text
 pytestmark = pytest.mark.anyio
 OWN_STORES = True
 
-BOUND = 3.0  # seconds: what a test allows for an end whose grace was set to a tenth of a second
+LIMIT = 0.5  # seconds: a run comes to what hangs within them, also on a busy machine
+BOUND = 5.0  # seconds: what a test allows for an end whose grace was set to a tenth of a second
 
 
 @pytest.fixture(autouse=True)
@@ -101,16 +103,17 @@ async def until_over(runtime):
 
 
 async def still_usable(session, store, *reasons):
-    """The run ended for one of these reasons, and the next prompt is answered."""
+    """The run ended for one of these reasons, and the next prompt is answered, which has all the time it needs."""
     stored = await check_rows(store)
     assert stored[-1].query["reason"] in reasons
+    session._plan = replace(session._plan, timeout=None)
     assert (await session.ask("And now?")).text == "Here again."
     await check_rows(store)
 
 
 @pytest.mark.parametrize("hang", [swallow, swallow_everything])
 async def test_a_model_that_swallows_its_cancellation_ends_at_the_deadline(hang):
-    agent = Agent(DeafModel(hang), timeout=0.05)
+    agent = Agent(DeafModel(hang), timeout=LIMIT)
     before = anyio.get_running_tasks()
     with within():
         async with agent.session("s") as session:
@@ -174,7 +177,7 @@ async def test_a_consumer_that_is_cancelled_is_not_held_by_such_a_model():
 
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_model_that_never_ends_is_stopped_at_the_deadline(waits):
-    agent = Agent(EndlessModel(waits=waits), timeout=0.05)
+    agent = Agent(EndlessModel(waits=waits), timeout=LIMIT)
     async with agent.session("s") as session:
         with within():
             async for message in session.ask("Go."):
@@ -193,7 +196,7 @@ async def test_a_model_that_swallows_its_closing_is_abandoned():
                 if self.turn == 1:
                     await swallow()
 
-    agent = Agent(Clingy(anyio.sleep_forever), timeout=0.05)
+    agent = Agent(Clingy(anyio.sleep_forever), timeout=LIMIT)
     async with agent.session("s") as session:
         with within(8.0):  # the chain has its five seconds
             assert (await session.ask("Go.")).reason == "deadline"
@@ -201,7 +204,7 @@ async def test_a_model_that_swallows_its_closing_is_abandoned():
 
 
 async def test_a_tool_that_swallows_its_cancellation_ends_at_the_deadline_and_is_left():
-    agent = Agent(ScriptedModel(calls(call("deaf")), answer("Here again.")), tools=[deaf], timeout=0.05)
+    agent = Agent(ScriptedModel(calls(call("deaf")), answer("Here again.")), tools=[deaf], timeout=LIMIT)
     before = anyio.get_running_tasks()
     with within():
         async with agent.session("s") as session:
@@ -212,11 +215,19 @@ async def test_a_tool_that_swallows_its_cancellation_ends_at_the_deadline_and_is
 
 
 async def test_such_a_tool_does_not_hold_a_cancel_either():
-    agent = Agent(ScriptedModel(calls(call("deaf")), answer("Here again.")), tools=[deaf])
+    running = anyio.Event()
+
+    @tool(name="deaf")
+    async def told() -> str:
+        """Say that it runs, then never listen."""
+        running.set()
+        await swallow()
+
+    agent = Agent(ScriptedModel(calls(call("deaf")), answer("Here again.")), tools=[told])
     async with agent.session("s") as session, anyio.create_task_group() as tasks:
         reply = session.ask("Go.")
         tasks.start_soon(reply.result)
-        await anyio.wait_all_tasks_blocked()
+        await running.wait()
         with within():
             assert await session.cancel()
         await still_usable(session, agent.store, "aborted")
@@ -248,7 +259,7 @@ async def test_a_thread_that_never_listens_is_left_and_counted():
 
 async def test_a_pull_reply_that_nobody_pulls_ends_at_its_deadline():
     runtime = Runtime(store=MemoryStore(), poll=0.01)
-    agent = Agent(ScriptedModel(calls(call("deaf")), answer("Here again.")), tools=[deaf], timeout=0.05)
+    agent = Agent(ScriptedModel(calls(call("deaf")), answer("Here again.")), tools=[deaf], timeout=LIMIT)
     async with runtime, agent.session("s", runtime=runtime) as session:
         reply = session.ask("Go.")
         while (await anext(reply)).type != "tool_call":
@@ -264,7 +275,7 @@ def long_answer():
 
 async def test_a_viewer_that_never_reads_does_not_hold_its_run_past_the_deadline():
     runtime = Runtime(store=MemoryStore(), poll=0.01)
-    agent = Agent(ScriptedModel(long_answer(), answer("Here again.")), timeout=0.05)
+    agent = Agent(ScriptedModel(long_answer(), answer("Here again.")), timeout=LIMIT)
     async with runtime, agent.session("s", runtime=runtime) as session:
         await session.send("Go.")
         with within():
