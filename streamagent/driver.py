@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyio import CancelScope, Event, current_time, get_cancelled_exc_class
+from anyio import CancelScope, Event, get_cancelled_exc_class
 
 from .ending import Ending, end_run
 from .errors import HandedOver, LeaseLost, SessionBusy, SessionError, StoreError
@@ -207,7 +207,7 @@ class RunReply(Reply):
 
     def _check(self, deadline: float = math.inf) -> None:
         """End a wait that nobody interrupted: nobody was waiting, or what is waited for never waits itself."""
-        late = deadline < math.inf and current_time() >= deadline
+        late = deadline < math.inf and self._waiter is not None and self._waiter.now() >= deadline
         if self._cause is not None or late or self._hurries():
             raise Interrupted
 

@@ -15,7 +15,7 @@ from time import monotonic
 from types import coroutine
 from typing import Any, TypeVar
 
-from anyio import CancelScope, current_effective_deadline
+from anyio import CancelScope, current_effective_deadline, current_time
 
 T = TypeVar("T")
 
@@ -101,6 +101,10 @@ class Waiter(ABC):
         """A task waits right now."""
 
     @abstractmethod
+    def now(self) -> float:
+        """Return the time on the event loop's clock; anyio would look up the loop for each chunk of an answer."""
+
+    @abstractmethod
     async def wait(self, awaitable: Awaitable[T], *, deadline: float = math.inf) -> T:
         """Await something.
 
@@ -139,6 +143,9 @@ class _ScopeWaiter(Waiter):
     def waiting(self) -> bool:
         return self._scope is not None
 
+    def now(self) -> float:
+        return current_time()
+
     async def wait(self, awaitable: Awaitable[T], *, deadline: float = math.inf) -> T:
         try:
             with CancelScope(deadline=deadline) as self._scope:
@@ -173,6 +180,9 @@ class _TaskWaiter(Waiter):
     @property
     def waiting(self) -> bool:
         return self._task is not None
+
+    def now(self) -> float:
+        return self._loop.time()
 
     async def wait(self, awaitable: Awaitable[T], *, deadline: float = math.inf) -> T:
         task = self._task = asyncio.current_task(self._loop)

@@ -95,7 +95,7 @@ class Attempt:
             await self._chunks.aclose()
 
     async def _next(self) -> list[Message]:
-        now = anyio.current_time()
+        now = self._waiter.now()
         left = self._limits.deadline - now
         idle = self._limits.idle if self._prepared else math.inf
         try:
