@@ -11,6 +11,7 @@ from functools import partial
 from anyio import CancelScope, move_on_after
 
 from .errors import LeaseLost, StoreBusy, StoreError
+from .lineage import close_children
 from .message import Message
 from .pipeline import CLOSE_TIMEOUT, Chain
 from .protocols import RunContext
@@ -98,7 +99,11 @@ async def _settle(run: Run, ending: Ending, bare: RunContext) -> bool:
     try:
         with move_on_after(CLOSE_TIMEOUT) as scope:
             await run.store.flush(run.session)
-            rows = await settle(run.store, run.session, fence=run.fence, cause=ending.cause, known=known, by=ending.by)
+            left = await run.store.unfinished(run.session)
+            await close_children(run.store, run.session, *(call.id for call in left.calls))  # their own end may have failed
+            rows = await settle(
+                run.store, run.session, fence=run.fence, cause=ending.cause, known=known, by=ending.by, left=left
+            )
             shown = ending.last.id if ending.last and ending.last.type == "stop" else None
             ending.rows.extend(row for row in rows if row.id != shown)
             if not rows and not (ending.last and ending.last.is_final):

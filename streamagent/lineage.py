@@ -100,7 +100,9 @@ def askers(sessions: Collection[str]) -> dict[str, str]:
 async def settle_tree(
     store: Store, session: str, *, fence: int, cause: Cause = "crashed", left: Unfinished | None = None
 ) -> list[Message]:
-    """Close what a run that is gone left open, in the sessions of sub-agents that were at work, too.
+    """Close what a run that is gone left open, after the sessions of sub-agents that were at work.
+
+    In this order, a process that dies in between leaves a call that is open, for which the next one does the same.
 
     Args:
         store: Where the session lives.
@@ -112,20 +114,19 @@ async def settle_tree(
     Returns:
         The rows that were added to this session.
     """
-    rows = await settle(store, session, fence=fence, cause=cause, left=left)
-    for row in rows:
-        if row.type == "tool_result":
-            await close_children(store, session, (row.query or {})["call"])
-    return rows
+    left = await store.unfinished(session) if left is None else left
+    await close_children(store, session, *(call.id for call in left.calls))
+    return await settle(store, session, fence=fence, cause=cause, left=left)
 
 
-async def close_children(store: Store, session: str, call: str) -> None:
-    """Close the sessions of sub-agents that a call had started."""
-    number = 1
-    while (left := await store.unfinished(child := child_id(session, call, number))).last is not None:
-        if not left.at_rest:
-            await settle_tree(store, child, fence=await store.acquire(child), left=left)
-        number += 1
+async def close_children(store: Store, session: str, *calls: str) -> None:
+    """Close the sessions of sub-agents that these calls had started; done before the calls themselves are closed."""
+    for call in calls:
+        number = 1
+        while (left := await store.unfinished(child := child_id(session, call, number))).last is not None:
+            if not left.at_rest:
+                await settle_tree(store, child, fence=await store.acquire(child), left=left)
+            number += 1
 
 
 async def is_child(store: Store, session: str) -> bool:

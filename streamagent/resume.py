@@ -165,13 +165,12 @@ async def find(  # noqa: PLR0913 - all by keyword
     started = {record.call: record for record in await store.calls(session)}
     harmful = [call for call in left.calls if call.id in started and (call.query or {}).get("tool") not in repeatable]
     rows = _closings(left, cut, harmful, model)
+    await close_children(store, session, *((row.query or {})["call"] for row in rows if row.type == "tool_result"))
     if rows:
         sequences = await store.write(session, rows, fence=fence)
         rows = [replace(row, session=session, sequence=number) for row, number in zip(rows, sequences, strict=True)]
     for row in rows:
         cut.pass_by(row)
-        if row.type == "tool_result":
-            await close_children(store, session, (row.query or {})["call"])
     return Found(left=await store.unfinished(session), rows=rows, cut=cut, started=started)
 
 

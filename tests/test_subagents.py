@@ -26,8 +26,8 @@ from streamagent import (
     tool_dispatch,
 )
 from streamagent.calls import Child
-from streamagent.errors import ConfigError
-from streamagent.lineage import ID_LIMIT, Lineage, child_id
+from streamagent.errors import ConfigError, StoreFull
+from streamagent.lineage import ID_LIMIT, Lineage, child_id, settle_tree
 from streamagent.message import new_id
 from streamagent.run import Run
 from streamagent.tasks import RunTasks
@@ -694,3 +694,31 @@ async def test_a_sub_agent_that_had_answered_before_the_crash_stays_as_it_is(run
     async with Agent(ScriptedModel(answer("Here again."))).session("s", runtime=runtime) as session:
         await session.ask("And now?")
     assert await rows(store, child) == before
+
+
+async def test_who_dies_while_it_closes_a_subagent_leaves_the_call_for_the_next_one():
+    """The call is closed after what it had started: else nobody would look for that any more."""
+
+    class Failing(MemoryStore):
+        fails = True
+
+        async def write(self, session, fragments, *, fence):
+            if self.fails and session != "s":
+                raise StoreFull("no room")
+            return await super().write(session, fragments, fence=fence)
+
+    store = Failing()
+    asked = Message(type="tool_call", query={"tool": "helper", "id": "c1", "args": {}})
+    child = child_id("s", asked.id, 1)
+    async with store:
+        await MemoryStore.write(store, "s", [Message.user("Go."), asked], fence=await store.acquire("s"))
+        own = Message(type="tool_call", query={"tool": "send", "id": "c1", "args": {}})
+        await MemoryStore.write(store, child, [Message.user("Do."), own], fence=await store.acquire(child))
+        fence = await store.acquire("s")
+        with pytest.raises(StoreFull):
+            await settle_tree(store, "s", fence=fence)
+        assert [call.id for call in (await store.unfinished("s")).calls] == [asked.id]
+        store.fails = False
+        await settle_tree(store, "s", fence=fence)
+        for session in ("s", child):
+            assert (await store.unfinished(session)).at_rest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 
 from streamagent._core import closing
 from streamagent._core.output import error_output
@@ -44,5 +45,8 @@ def failure(error: BaseException) -> Output:
 def unknown(error: BaseException, call: str) -> Output:
     """Make a result of what was raised while it was looked up what became of a call that had begun before a crash."""
     failure(error)
-    logger.error("call %s: what came of it cannot be found out, so its outcome is unknown", call, exc_info=error)
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" in {place[0].name}, line {place[0].lineno} of {place[0].filename}" if place else ""
+    told = "call %s: to look up what came of it raised %s%s; its outcome is unknown"
+    logger.error(told, call, type(error).__name__, where)  # not its text, which may hold what is secret
     return UNKNOWN
