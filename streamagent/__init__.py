@@ -22,6 +22,7 @@ from .errors import ConflictError as ConflictError
 from .errors import CursorError as CursorError
 from .errors import CursorGone as CursorGone
 from .errors import HandedOver as HandedOver
+from .errors import InboxFull as InboxFull
 from .errors import InvalidArguments as InvalidArguments
 from .errors import LeaseLost as LeaseLost
 from .errors import MessageError as MessageError

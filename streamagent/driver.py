@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from anyio import CancelScope, Event, current_time, get_cancelled_exc_class
 
 from .ending import Ending, end_run
-from .errors import HandedOver, LeaseLost, SessionBusy, SessionError
+from .errors import HandedOver, LeaseLost, SessionBusy, SessionError, StoreError
 from .lineage import Lineage
 from .loop import open_run
 from .message import Message
@@ -71,7 +71,7 @@ class RunReply(Reply):
         self._waiter: Waiter | None = None
         self._cause: Cause | None = None
         self._error: BaseException | None = None
-        self._lost: LeaseLost | SessionError | None = None
+        self._lost: StoreError | SessionError | None = None
         self._leaving = False
         self._settled = False
         self._fence: int | None = None
@@ -87,6 +87,11 @@ class RunReply(Reply):
     def done(self) -> bool:
         """The answer is over; rows of its end may still wait to be read."""
         return self._finished.is_set()
+
+    @property
+    def settled(self) -> bool:
+        """The answer is over, and so it stands in the store: nobody goes on with it."""
+        return self.done and self._settled
 
     @property
     def driven(self) -> bool:
@@ -165,8 +170,10 @@ class RunReply(Reply):
         elif not (self._finishing or self._switching):
             try:
                 await self._finish(cause)
-            except LeaseLost as error:  # the reader's business, not that of whoever wants the end
+            except StoreError as error:  # the reader's business
                 self._lost = error
+                if not isinstance(error, LeaseLost):  # also that of whoever wants the end
+                    raise
         await self._finished.wait()
 
     async def _advance(self) -> Message | None:

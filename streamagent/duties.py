@@ -6,11 +6,11 @@ from typing import Literal
 
 from .protocols import Stage
 
-Duty = Literal["dispatch", "persist", "shrink"]
+Duty = Literal["dispatch", "persist", "run_ahead", "shrink"]
 
 
 def mark(stage: Stage, duty: Duty) -> Stage:
-    """Say what a stage is there for: it runs calls, stores messages, or makes a context fit that was too long."""
+    """Say what a stage is there for: it runs calls, stores, reads ahead, or makes a context fit that was too long."""
     vars(stage)["duty"] = duty
     return stage
 

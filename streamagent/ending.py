@@ -76,7 +76,7 @@ async def _forget(run: Run) -> bool:
     """Take what the store refused of a run whose reader knows that another process has it, lest it is raised later."""
     with suppress(StoreError), move_on_after(CLOSE_TIMEOUT):  # what may still be written stays with the store
         await run.store.flush(run.session)
-    return True
+    return False
 
 
 async def _leave(run: Run) -> bool:
@@ -93,9 +93,8 @@ async def _leave(run: Run) -> bool:
 
 
 async def _settle(run: Run, ending: Ending, bare: RunContext) -> bool:
-    known = Known(
-        outcomes=run.outcomes, scrub=partial(scrub, stages=run.plan.pipeline.inner, run=bare), said=run.last_words
-    )
+    passes = partial(scrub, stages=run.plan.pipeline.inner, run=bare)
+    known = Known(outcomes=run.outcomes, scrub=passes, said=run.last_words, begun=run.started.keys())
     try:
         with move_on_after(CLOSE_TIMEOUT) as scope:
             await run.store.flush(run.session)
@@ -106,11 +105,10 @@ async def _settle(run: Run, ending: Ending, bare: RunContext) -> bool:
                 # Perhaps another process has ended it: then this reader must hear that it is not his any more.
                 await run.store.write(run.session, (), fence=run.fence)
         if scope.cancelled_caught:
-            logger.warning("session %s was not settled within %s s; its next run does it", run.session, CLOSE_TIMEOUT)
-            if ending.cause == "interrupted":  # what is not closed cannot be gone on from
-                raise StoreBusy(
-                    f"session {run.session!r} was not settled within {CLOSE_TIMEOUT} s after an interruption"
-                )
+            what = f"the end of its run ({ending.cause}) could not be stored within {CLOSE_TIMEOUT:g} s"
+            if ending.cause != "ended" or ending.last is None or not ending.last.is_final:  # else its reader has it
+                raise StoreBusy(f"session {run.session!r}: {what}; its next run does that")
+            logger.warning("session %s: %s; its next run does that", run.session, what)
         return not scope.cancelled_caught  # noqa: TRY300 - of the block above
     except StoreError:
         if ending.error is None:

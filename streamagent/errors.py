@@ -100,6 +100,10 @@ class SlowConsumer(SessionError):
         self.cursor = cursor
 
 
+class InboxFull(SessionError):
+    """As many messages wait in the session as may; answer some of them, or send later."""
+
+
 class ConflictError(SessionError):
     """A client key was used before with another message, a fork's id is taken, or a session still has forks.
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from anyio import move_on_after
 
 from .errors import SessionBusy, StoreError
-from .owners import is_gone, new_owner
+from .owners import is_gone, new_owner, note_end
 from .protocols import Store
 
 logger = logging.getLogger("streamagent")
@@ -72,6 +72,11 @@ class Holding:
 
     async def leave(self) -> None:
         """Say that this process has nothing more; whatever it still holds others may have at once."""
-        if self._used:
-            with move_on_after(RELEASE_TIMEOUT), suppress(StoreError):  # without it they wait for the lease's end
-                await self._store.retire(self.owner.id)
+        if not self._used:
+            return
+        told = False
+        with move_on_after(RELEASE_TIMEOUT), suppress(StoreError):  # without it they wait for the lease's end
+            await self._store.retire(self.owner.id)
+            told = True
+        if not told:
+            note_end(self.owner.id)

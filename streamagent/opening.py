@@ -62,6 +62,7 @@ class Opening:
         tasks = RunTasks(runtime.tasks, fail)
         run = Run(self.session, runtime.store, fence, plan, tasks, deadline, left=found.left, cut=found.cut)
         run.started, run.lineage, run.starter = found.started, lineage, runtime.start_child
+        run.outcomes.update((call, record.outcome) for call, record in run.started.items() if record.outcome)
         return run, found.rows
 
     async def replay(self, prompt: Message) -> Chain:

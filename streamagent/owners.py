@@ -14,6 +14,8 @@ from .records import Owner
 
 _NAME = re.compile(r"(?P<place>.*)/(?P<pid>\d+)@(?P<start>\d*)/[0-9a-f]+")
 
+_ended: set[str] = set()
+
 
 def new_owner(ttl: float) -> Owner:
     """Name this process, anew each time; see `Owner`."""
@@ -21,8 +23,15 @@ def new_owner(ttl: float) -> Owner:
     return Owner(id=f"{_place()}/{pid}@{_start(pid)}/{secrets.token_hex(4)}", ttl=ttl)
 
 
+def note_end(owner: str) -> None:
+    """Take note that an owner of this process has ended and could not say so to its store."""
+    _ended.add(owner)
+
+
 def is_gone(owner: str) -> bool:
-    """Tell whether an owner was a process of this machine that has ended; of others only time tells."""
+    """Tell whether an owner has ended, of this process or as a process of this machine; of others only time tells."""
+    if owner in _ended:
+        return True
     found = _NAME.fullmatch(owner)
     if found is None or found["place"] != _place() or sys.platform == "win32":
         return False

@@ -92,10 +92,15 @@ class Pipeline:
 
 
 def _check_places(duties: list[Duty]) -> None:
-    if len(set(duties)) < len(duties):
-        raise ConfigError(f"the stages that {' and '.join(duties)}: each duty stands once in a pipeline")
-    if duties == ["persist", "dispatch"]:
+    once: list[Duty] = [duty for duty in duties if duty != "run_ahead"]
+    if len(set(once)) < len(once):
+        raise ConfigError(f"the stages that {' and '.join(once)}: each duty stands once in a pipeline")
+    if once == ["persist", "dispatch"]:
         raise ConfigError("tool_dispatch stands before persist: so a call is stored before it runs, and its result too")
+    if "dispatch" in once and "run_ahead" in duties[: duties.index(once[-1])]:
+        raise ConfigError(
+            "buffer stands behind tool_dispatch and persist: else a turn begins before results are stored"
+        )
 
 
 _SAYS_OTHERWISE = frozenset({"__signature__", "__wrapped__"})

@@ -146,6 +146,8 @@ async def find(  # noqa: PLR0913 - all by keyword
         model: Name of what answers; a turn that stands without its end is taken for this one's.
     """
     left = await store.unfinished(session)
+    if (left.approvals or not left.at_rest) and await store.waiting([session], "cancel"):
+        return await _closed(store, session, fence, "aborted", left)  # it was meant for this run: none has begun since
     if left.approvals and asks and await undecided(store, session, left.approvals):
         gone = Found() if left.at_rest or left.forked else await _closed(store, session, fence, "crashed", left)
         found = await _closed(store, session, fence, "superseded", await store.unfinished(session))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from .approvals import refuse_strange
@@ -221,10 +220,14 @@ class Run:
         self.resumed |= bool(decisions)
         return decisions
 
-    def rows(self) -> Callable[[], Stream]:
-        """Tell what reads what the next turn is about: the stored messages, or what `prepare_next_turn` has given."""
+    def rows(self) -> Callable[[int | None], Stream]:
+        """Tell what reads what the next turn is about, up to a sequence: the stored rows, or what a hook has given."""
         given, self.context = self.context, None
-        return partial(each, given) if given is not None else lambda: latest(self.store.read(self.session))
+
+        def read(until: int | None) -> Stream:
+            return latest(self.store.read(self.session, until=until)) if given is None else each(given)
+
+        return read
 
     async def start_call(self, call: str) -> int:
         """Commit that a call's tool is about to run."""

@@ -29,7 +29,7 @@ from .run import Run
 from .session import Session
 from .shared import close_idle
 from .subagents import run_child
-from .watch import CANCEL_TIMEOUT, POLL, Watch, cancel_elsewhere, cancel_message, check_seconds
+from .watch import CANCEL_TIMEOUT, POLL, Watch, cancel_elsewhere, cancel_here, cancel_message, check_seconds
 
 
 class Runtime(AsyncContextManagerMixin):
@@ -178,22 +178,22 @@ class Runtime(AsyncContextManagerMixin):
             timeout: Longest wait for the end, in seconds.
 
         Returns:
-            Whether the run is over. If not, its process was killed or hangs; the session's next run closes it.
+            Whether the run is over. If not, its process was killed or hangs, or its end could not be stored; the
+            session's next run closes it.
 
         Raises:
             ConfigError: The timeout is no time, or the reason no text.
-            StoreError: The store cannot be read or written.
+            StoreError: The store cannot be read or written, and others may go on with the run.
         """
         check_seconds("cancel(timeout=…)", timeout)
         message = cancel_message(reason)
         reply = self.active.get(session)
         with move_on_after(timeout):
-            if reply is None:
+            if reply is None or not await cancel_here(reply, message):
                 await cancel_elsewhere(self.store, session, message, poll=self.poll)
                 self.wake(session)  # what waited behind a pause goes on
-                return True
-            await reply.cancel(message)
-        return reply is not None and reply.done
+            return True
+        return reply is not None and reply.settled
 
     async def drain(self, grace: float = GRACE) -> None:
         """Begin no run any more, and leave what is not finished to other processes; returns when nothing runs.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from anyio import move_on_after
 
-from ._core.closing import close_all
+from ._core.closing import UNKNOWN, close_all
 from .message import Message, afold, each
 from .pipeline import Chain
 from .protocols import RunContext, Stage, Store
@@ -25,13 +25,13 @@ Cause = Literal[
 
 _CALL_TEXTS: dict[Cause, str] = {
     "aborted": "Cancelled before it finished.",
-    "crashed": "Interrupted: the run broke off before this call finished. Its outcome is unknown.",
+    "crashed": UNKNOWN,
     "deadline": "Stopped: the run's time was over before this call finished.",
     "ended": "Not executed: the run ended before this call.",
     "error": "Stopped: the run failed before this call finished.",
     "forked": "Not known here: this session was forked before the call's result.",
     "interrupted": "Interrupted by the user before it finished.",
-    "poison": "Interrupted: the run broke off before this call finished. Its outcome is unknown.",
+    "poison": UNKNOWN,
     "superseded": "Not executed: the conversation went on before anybody approved this call.",
 }
 
@@ -83,11 +83,13 @@ class Known:
         outcomes: Results of finished calls that were not stored, by the call's message id.
         scrub: What they pass before they are.
         said: What the `stop` says besides.
+        begun: Message ids of calls that a process which died before had begun.
     """
 
     outcomes: Mapping[str, Message] = field(default_factory=dict)
     scrub: Scrub | None = None
     said: Mapping[str, Any] = field(default_factory=dict)
+    begun: Collection[str] = ()
 
 
 _UNKNOWN = Known()
@@ -125,9 +127,9 @@ async def settle(  # noqa: PLR0913 - all by keyword
     if left.at_rest and not (left.approvals and ended):
         return []
     outcomes = await _outcomes(left, known)
-    if cause in _AFTER_DEATH and not left.forked:
+    if not left.forked and (cause in _AFTER_DEATH or (cause == "aborted" and known is _UNKNOWN)):
         outcomes = await _on_record(store, session, left, cause)
-    rows = closings(left, "forked" if left.forked else cause, outcomes, known.said)
+    rows = closings(left, "forked" if left.forked else cause, outcomes, known)
     ids = [row.id for row in sent]
     if sent:  # from other processes
         sent = await store.admit(session, fence=fence, limit=len(ids), ids=ids)
@@ -149,21 +151,22 @@ async def _outcomes(left: Unfinished, known: Known) -> Mapping[str, Message]:
 async def _on_record(store: Store, session: str, left: Unfinished, cause: Cause) -> Mapping[str, Message]:
     """Return what the ledger knows of calls whose process died: their results, and that some never began."""
     known = {record.call: record.outcome for record in await store.calls(session)}
-    begun = {call: outcome for call, outcome in known.items() if outcome is not None}
-    calls = [call for call in (*left.cut, *left.open) if call.type == "tool_call" and call.id not in known]
-    never = close_all((), calls, {}, cause=cause, text=_NEVER_BEGUN)
-    return begun | {call.id: result for call, result in zip(calls, never, strict=True)}
+    ended = {call: outcome for call, outcome in known.items() if outcome is not None}
+    calls = [call for call in (*left.cut, *left.open) if call.type == "tool_call" and call.id not in ended]
+    others = close_all((), calls, {}, cause=cause, text=_NEVER_BEGUN, begun=known)
+    return ended | {call.id: result for call, result in zip(calls, others, strict=True)}
 
 
-def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], said: Mapping[str, Any]) -> list[Message]:
-    """Say which rows close an unfinished session; its `stop` says `said` besides."""
+def closings(left: Unfinished, cause: Cause, outcomes: Mapping[str, Message], known: Known) -> list[Message]:
+    """Say which rows close an unfinished session; `outcomes` are results of its calls as they are stored."""
     paused = cause == "crashed" and left.approvals
     calls, requests = (left.cut, ()) if paused else (left.calls, left.approvals)
-    rows = close_all(left.open, calls, outcomes, cause=cause, text=_CALL_TEXTS[cause])
+    rows = close_all(left.open, calls, outcomes, cause=cause, text=_CALL_TEXTS[cause], begun=known.begun)
     stop = {"reason": "paused", "approvals": [row.id for row in left.approvals]} if paused else _STOPS[cause]
     rows = [*(_expired(request, cause) for request in requests), *rows]
     failed = left.last is not None and left.last.is_final and (left.last.query or {}).get("reason") not in ENDED_WELL
-    return rows if failed and not left.calls else [*rows, Message.stop(**{**stop, **said})]  # it has its last word
+    has_last_word = failed and not left.calls
+    return rows if has_last_word else [*rows, Message.stop(**{**stop, **known.said})]
 
 
 def _expired(request: Message, cause: Cause) -> Message:

@@ -107,17 +107,20 @@ class Turn:
 class Given:
     """What a model is given before any stage: the system prompt, then the rows. Each iteration reads them anew.
 
+    What the turn itself has added meanwhile is no part of it.
+
     Args:
-        rows: Reads the rows.
+        rows: Reads the rows up to a sequence.
         system: The system prompt.
         turn: Counts what is read, if no stage changes it.
     """
 
-    def __init__(self, rows: Callable[[], Stream], system: str | None, turn: Turn | None) -> None:
+    def __init__(self, rows: Callable[[int | None], Stream], system: str | None, turn: Turn | None) -> None:
         self._rows = rows
         self._system = system
         self._turn = turn or Turn("")
         self._opened: list[Stream] = []
+        self._until: int | None = None
 
     def __aiter__(self) -> Stream:
         self._opened.append(self._read())
@@ -136,7 +139,10 @@ class Given:
             system = Message.system(self._system)
             turn.asked = estimate_tokens(system)
             yield system
-        async with aclosing(self._rows()) as rows:
+        last: int | None = 0
+        async with aclosing(self._rows(self._until)) as rows:
             async for message in rows:
                 turn.asked += estimate_tokens(message)
+                last = message.sequence
                 yield message
+        self._until = self._until or last

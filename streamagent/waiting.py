@@ -167,6 +167,7 @@ class _TaskWaiter(Waiter):
         self._task: asyncio.Task[object] | None = None
         self._deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf  # when the timer is; uvloop's has no `when` if that was over when it was set
         self._cuts = 0
 
     @property
@@ -176,7 +177,7 @@ class _TaskWaiter(Waiter):
     async def wait(self, awaitable: Awaitable[T], *, deadline: float = math.inf) -> T:
         task = self._task = asyncio.current_task(self._loop)
         self._deadline = deadline
-        if deadline < math.inf and (self._timer is None or deadline < self._timer.when()):
+        if deadline < self._due:
             self._set_timer(deadline)
         try:
             steps: Any = awaitable.__await__()
@@ -206,14 +207,14 @@ class _TaskWaiter(Waiter):
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._due = None, math.inf
 
     def _is_cancelled(self) -> bool:
         return self._task is not None and self._task.cancelling() > 0
 
     def _check(self) -> None:
         """Look whether the wait is over time; one timer serves many waits, so most often it is not."""
-        self._timer = None
+        self._timer, self._due = None, math.inf
         if self._task is None:
             return
         if self._cuts or self._loop.time() >= self._deadline:
@@ -223,4 +224,4 @@ class _TaskWaiter(Waiter):
 
     def _set_timer(self, when: float) -> None:
         self.close()
-        self._timer = self._loop.call_at(when, self._check)
+        self._timer, self._due = self._loop.call_at(when, self._check), when

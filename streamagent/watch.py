@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyio import Event, current_time, sleep
 
 from .errors import ConfigError, LeaseLost, StoreError
-from .message import Message, clean_text
+from .message import Message, clean_text, new_id
 from .prompts import may_go_on
 from .protocols import Store
 from .settle import settle
@@ -137,6 +138,15 @@ def cancel_message(reason: str | None) -> Message:
     if not isinstance(reason, str | None):
         raise ConfigError(f"cancel(reason=…) takes text, not {reason!r:.80}")
     return Message(role="user", type="cancel", query=None if reason is None else {"reason": clean_text(reason)})
+
+
+async def cancel_here(reply: RunReply, message: Message) -> bool:
+    """Cut a run of this process; tell whether its end is stored, so that nobody goes on with it."""
+    try:
+        await reply.cancel(replace(message, id=new_id()))  # it may be stored late, beside what is sent to others then
+    except StoreError:
+        logger.exception("a run was cut, and its end is not stored; whoever goes on with it is told")
+    return reply.settled
 
 
 async def cancel_elsewhere(store: Store, session: str, message: Message, *, poll: float) -> None:

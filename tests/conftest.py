@@ -1,5 +1,6 @@
 """Every async test runs on asyncio (debug mode), uvloop and trio, unless it names a backend."""
 
+from functools import partial
 from inspect import iscoroutinefunction
 from itertools import count
 
@@ -59,6 +60,25 @@ def schema(postgres):
     name = f"test_{next(_numbers)}"
     yield name
     postgres.drop(name)
+
+
+@pytest.fixture
+def figure(record_property):
+    """Give a function of a text that stands in the summary of the run."""
+    return partial(record_property, "figure")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say what was counted: workers of the suite have no output of their own, but their reports come here."""
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    told = [pair for report in reports if getattr(report, "when", "") == "call" for pair in report.user_properties]
+    lines = sorted(text for name, text in told if name == "figure")
+    if seeds := [counted for name, counted in told if name == "seeds"]:
+        number, seconds = map(sum, zip(*seeds, strict=True))
+        lines.append(f"{number:,} seeds in {seconds:.0f} s of CPU")
+    if lines:
+        terminalreporter.section("figures")
+        terminalreporter.write("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
@@ -59,6 +60,9 @@ class PostgresServer:
         command = [str(self._bin / "postgres"), "-D", str(self._data), *place, *options]
         with log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT, **_unprivileged())
+        self._wait()
+
+    def _wait(self):
         deadline = time.monotonic() + START
         while True:
             try:
@@ -76,6 +80,14 @@ class PostgresServer:
             self._admin.close()
         self._process.send_signal(kind)
         self._process.wait(START)
+
+    def crash(self):
+        """Kill one process of it, as a machine short of memory does; return when it has recovered by its log."""
+        with suppress(psycopg.OperationalError), psycopg.connect(self.url()) as witness:
+            with psycopg.connect(self.url()) as victim:
+                os.kill(victim.info.backend_pid, signal.SIGKILL)
+            witness.execute("SELECT pg_sleep(%s)", (START,))  # all sessions end when it is noticed
+        self._wait()
 
     def remove(self):
         """Stop it and leave nothing."""

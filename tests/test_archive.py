@@ -16,6 +16,8 @@ from streamagent.errors import ArchiveError, ConfigError, ConflictError
 from streamagent.message import afold, utc_now
 from streamagent.stores.memory import MemoryStore
 from streamagent.stores.sqlite import SqliteStore
+from streamagent.testing import ScriptedModel, answer, calls
+from streamagent.testing import call as called
 
 pytestmark = pytest.mark.anyio
 
@@ -119,6 +121,20 @@ async def test_what_is_exported_again_is_the_same_file(store, other):
     lines = await exported(store)
     await put(other, lines)
     assert await exported(other) == lines
+
+
+async def test_a_call_whose_tool_streamed_is_over(store, other):
+    @tool
+    async def log():
+        """Read the log."""
+        yield "one "
+        yield "line"
+
+    async with Agent(ScriptedModel(calls(called("log")), answer("ok")), tools=[log], store=store).session("s") as s:
+        await s.ask("go")
+    assert await store.calls("s") == []
+    await put(other, await exported(store))
+    assert await state(other) == await state(store)
 
 
 async def test_it_may_be_imported_under_another_id(store):
@@ -339,7 +355,7 @@ rows = st.lists(
         type=st.sampled_from(["text", "data", "image", "tool", "unknown"]),
         content=st.text(max_size=20),
         query=st.none() | st.dictionaries(st.text(max_size=5), st.integers() | st.text() | st.none(), max_size=3),
-        attempt=st.integers(-(1 << 63), (1 << 63) - 1),
+        attempt=st.integers(1, (1 << 63) - 1),
         created_at=st.datetimes(timezones=st.just(utc_now().tzinfo)),
         more=st.booleans(),
     ),

@@ -150,6 +150,7 @@ def granted(always=None, **of_effect):
 
 EXPIRED = row(7, "tool", "approval", approval="m4", call="m2", decision="expired")
 
+HUSH = {"secrets": {"hush"}}
 TWO = [("m2", "stock", "returned"), ("m3", "ship", "returned")]
 BAD = [
     ("i1", without(7), "answer \\['m2'\\]"),
@@ -207,8 +208,10 @@ BAD = [
     ("i9", without(9), "a prompt within a run: 9"),
     ("i9", with_row(10, replace(ROWS[7], id="m10", sequence=10)), "after the last word: 10"),
     ("i9", {"rows": ROWS[:8], "before": ()}, "a run without its last word: 8"),
+    ("i10", {"widest": 65_537}, "a fragment of 65537 bytes"),
     ("i13", {"reread": {3: ROWS[4:]}}, "after 3 come \\[5, 6"),
     ("i13", {"reread": {11: [ROWS[11], ROWS[11]]}}, "after 11 come \\[12, 12\\]"),
+    ("i14", {"foreign": [ROWS[7]]}, "another tenant reads 8 m8"),
     ("i15", {"usage": Usage(turns=3, tool_calls=3, uncounted=3)}, "2 calls are stored, 3"),
     ("i15", {"usage": Usage(turns=3, tool_calls=2, uncounted=2)}, "0 turns were counted, 1"),
     ("i15", changed(9, usage={"total_tokens": 7}), "say 7 tokens, 0"),
@@ -218,9 +221,14 @@ BAD = [
     ("i16", with_row(8, replace(ROWS[7], more=True)), "open in a run that is over: 8"),
     ("i16", effects(("m2", "stock", "raised")), "the tool raised: 6"),
     ("i16", changed(6, cut="aborted"), "cut, and not an error: 6"),
+    ("i17", changed(12, error={"message": "no such key: hush"}) | HUSH, "a secret is in row 12"),
+    ("i17", with_row(8, replace(ROWS[7], content="hush")) | HUSH, "a secret is in row 8"),
+    ("i17", {"shown": [Shown(texts={"m99": "I say hush."}, behind=True)], "gone": {"m99"}} | HUSH, "a viewer saw"),
+    ("i17", {"logs": ["refused: hush"]} | HUSH, "a secret is in a log"),
     ("i18", {"cancels": [(2, 11)]}, "written after the cancel of fence 2: 12"),
     ("i19", {"max_turns": 1}, "turn 2 and call 2 of a prompt: 9"),
     ("i19", {"max_calls": 1}, "call 2 of a prompt: 3"),
+    ("i20", {"damage": "s.db is damaged"}, "s.db is damaged"),
 ]
 
 
@@ -252,6 +260,8 @@ def test_what_a_grant_covers_may_run():
 
 
 def test_what_is_allowed_passes():
+    own = Message.user("Hello?")  # of another tenant's session with this name
+    check(replace(GOOD, widest=65_536, foreign=[own], secrets={"hush"}, logs=["refused"]))
     lost = Shown(texts={"m98": "x", "m11": "Yes. And more."}, lagged={"m98", "m11"}, closed={"m11"}, behind=True)
     check(replace(GOOD, shown=[lost, Shown(texts={"m11": "Ye"}), Shown(texts={"m99": "x"})], gone={"m99"}))
     check(replace(GOOD, **effects(("m99", "ship", "returned"), *TWO), gone={"m99"}))

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, nullcontext
 import anyio
 import pytest
 
-from streamagent import Agent, MemoryStore, Runtime, tool
-from streamagent.errors import ConfigError, ConflictError, LeaseLost, SessionBusy, StoreBusy
+from streamagent import Agent, MemoryStore, Runtime, SqliteStore, tool
+from streamagent.errors import ConfigError, ConflictError, LeaseLost, SessionBusy, StoreBusy, StoreFull
 from streamagent.message import Message
 from streamagent.owners import is_gone, new_owner
 from streamagent.records import Owner
@@ -89,6 +89,33 @@ def test_an_owner_is_alive_as_long_as_its_process_is():
         child.kill()
         child.wait()
     assert is_gone(owner)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_runtime_that_could_not_say_that_it_ended_is_followed_by_the_next_at_once(anyio_backend, tmp_path):
+    """The disk was full (F27); the same process goes on when there is room again."""
+
+    class Full(SqliteStore):
+        full = False
+
+        async def release(self, session, **options):
+            if self.full:
+                raise StoreFull("no room")
+            await super().release(session, **options)
+
+        async def retire(self, owner):
+            if self.full:
+                raise StoreFull("no room")
+            await super().retire(owner)
+
+    store = Full(tmp_path / "s.db")
+    async with Runtime(store=store, lease=600) as runtime, Agent("mock").session("s", runtime=runtime) as session:
+        await session.ask("Hi")
+        store.full = True
+        assert (await session.ask("And?")).reason == "stop"
+    store.full = False
+    async with Runtime(store=store, lease=600) as runtime, Agent("mock").session("s", runtime=runtime) as session:
+        assert (await session.ask("Well?")).reason == "stop"
 
 
 def test_a_process_that_was_killed_and_not_yet_waited_for_is_gone():

@@ -487,3 +487,18 @@ async def test_an_interruption_behind_an_answer_gives_no_turn_more():
 async def wait() -> str:
     """Wait."""
     await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["taken anew", "stands"])
+async def test_a_call_that_was_cut_just_before_the_process_died_has_a_result(store, kept):
+    """`budget(seconds=…)` writes the end of a half-written call, then its result."""
+    half = Message(type="tool_call", content='{"pro', query={"tool": "ship", "id": "c2"}, more=True)
+    closed = replace(half, content="", more=False, query={"cut": "budget", "args": None, "invalid": "truncated"})
+    before = [CALL, result(CALL)] if kept else []
+    async with Runtime(store=store) as runtime:
+        await leave(store, PROMPT, *before, half, closed)
+        async with Shop().agent.session("s", runtime=runtime) as session:
+            assert (await session.resume()).text == "It is sent."
+        rows = await check_session(store, crashed=True)
+    [given] = [row for row in rows if row.type == "tool_result" and row.query["call"] == half.id]
+    assert given.content.startswith("Not executed")

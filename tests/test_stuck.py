@@ -155,10 +155,19 @@ async def test_a_model_that_talks_on_when_it_is_cancelled_is_not_listened_to():
 
 
 async def test_a_consumer_that_is_cancelled_is_not_held_by_such_a_model():
-    agent = Agent(DeafModel())
-    async with agent.session("s") as session:
-        with within(), anyio.move_on_after(0.05) as scope:
+    agent, scope, left = Agent(DeafModel()), anyio.CancelScope(), anyio.Event()
+
+    async def ask():
+        with scope:
             await session.ask("Go.")
+        left.set()
+
+    async with agent.session("s") as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await agent.model.hanging.wait()
+        with within():
+            scope.cancel()
+            await left.wait()
         assert scope.cancelled_caught
         await still_usable(session, agent.store, "aborted")
 

@@ -54,6 +54,15 @@ async def test_a_wait_ends_at_its_deadline_also_when_earlier_ones_had_another(wa
         await waiter.wait(forever(), deadline=anyio.current_time() + 0.01)
 
 
+async def test_a_deadline_that_is_over_when_it_is_set_leaves_the_waiter_whole(waiter):
+    """A value is there at once, so the timer has not come to its turn when the next wait looks at it."""
+    for deadline in (anyio.current_time() - 1, anyio.current_time() - 2, math.inf):
+        assert await waiter.wait(value(1), deadline=deadline) == 1
+        assert not waiter.waiting
+    await anyio.sleep(0.01)
+    assert await waiter.wait(value(2, after=3), deadline=anyio.current_time() + 60) == 2
+
+
 async def test_one_timer_serves_many_waits(waiter):
     for _ in range(3):
         deadline = anyio.current_time() + 0.02

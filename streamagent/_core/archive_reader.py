@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -51,6 +52,8 @@ class Reader:
         self._over = False
         self._message: Message | None = None  # whose next line may follow
         self._mark: Mark | None = None
+        self._answerless: dict[str, int] = {}  # the lines of calls that do not wait, until their results come
+        self._unreadable = False
 
     def read(self, lines: Iterable[bytes]) -> Iterator[Restored]:
         """Give what the lines hold, in order, each checked when it is asked for.
@@ -97,8 +100,18 @@ class Reader:
         self.latest = max(self.latest or message.created_at, message.created_at)
         key = _text(line, "client_key") if "client_key" in line else None
         waits = line.get("waits", False)
+        self._pair(message, waits=waits)
         self._mark = Mark(id=message.id, waits=waits, client_key=key) if waits or key is not None else None
         return message
+
+    def _pair(self, message: Message, *, waits: bool) -> None:
+        """Note a call that should have a result, or take the result for it."""
+        query = message.query or {}
+        self._unreadable |= message.type == "unreadable"
+        if message.type == "tool_result" and message.sequence is not None and isinstance(query.get("call"), str):
+            self._answerless.pop(query["call"], None)
+        elif message.type == "tool_call" and not waits and "cut" not in query:
+            self._answerless[message.id] = self.number
 
     def _check_order(self, line: dict[str, Any]) -> None:
         """Look that sequences are dense, and that what waits in the inbox stands behind them."""
@@ -111,8 +124,11 @@ class Reader:
 
     def _check_whole(self) -> None:
         last = self._message
-        if last is not None and last.sequence is None and last.more:
+        if last is None or not last.more:
+            return
+        if last.sequence is None:
             raise ArchiveError(f"message {last.id} waits in the inbox and is not whole; its other lines are missing")
+        self._answerless.pop(last.id, None)  # it is not complete
 
     def _call(self, line: dict[str, Any]) -> CallRecord:
         self._check_whole()
@@ -129,6 +145,9 @@ class Reader:
         expected = self._tally.end_line()
         if odd := [name for name in expected if line[name] != expected[name]]:
             raise ArchiveError(f"what stands before is not what was exported ({', '.join(odd)}); get the file again")
+        if self._answerless and not self._unreadable:  # of which one may be a result
+            number = min(self._answerless.values())
+            raise ArchiveError(f"the call of line {number} neither waits nor has a result; get the file again")
         if self.header is not None and self._tally.messages != self.header.messages:
             raise ArchiveError(f"there are {self._tally.messages} messages, not the header's {self.header.messages}")
         self._over = True
@@ -137,7 +156,7 @@ class Reader:
 def _header(line: dict[str, Any]) -> Header:
     if "streamagent" not in line:
         raise ArchiveError("this is no exported session: its first line says nothing of streamagent")
-    if line["streamagent"] != VERSION:
+    if type(line["streamagent"]) is not int or line["streamagent"] != VERSION:  # True and 1.0 are equal to it
         raise ArchiveError(f"version {line['streamagent']!r:.20} is not known, only {VERSION}; update this package")
     _check_fields(line, _HEADER, _HEADER)
     created_at, modified_at = _time(line, "created_at"), _time(line, "modified_at")
@@ -175,7 +194,24 @@ def _parse(data: bytes) -> dict[str, Any]:
     if not isinstance(line, dict):
         raise ArchiveError("it is not a JSON object; get the file again")
     check_depth(data, line)
+    if not _is_ours(line, data):
+        json.loads(data, object_pairs_hook=_check_keys)
     return line
+
+
+def _is_ours(line: dict[str, Any], data: bytes) -> bool:
+    """Tell whether a line is just what `encode` writes, which has no key twice; to look at each key takes longer."""
+    try:
+        return exactjson.dumps(line) == data.rstrip(b"\r\n")
+    except ValueError:
+        return False
+
+
+def _check_keys(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ArchiveError(f"it has the key {twice!r:.80} twice; get the file again")
 
 
 def _check_fields(line: dict[str, Any], known: Collection[str], needed: Collection[str]) -> None:

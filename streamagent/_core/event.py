@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -68,6 +68,17 @@ def read_event(data: bytes) -> Said | None:
     return ("reasoning", said.reasoning_content) if not said.content else _read_all(data)
 
 
+def read_piece(data: bytes) -> Piece | None:
+    """Read the data of an event that is a piece of text or reasoning and nothing else; `None` for any other."""
+    try:
+        said = _decode(data).choices[0].delta
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    if said.reasoning_content is None:
+        return None if said.content is None else ("text", said.content)
+    return None if said.content else ("reasoning", said.reasoning_content)
+
+
 def _read_all(data: bytes) -> Delta | None:
     chunk = parse_event(data)
     return None if chunk is None else read_chunk(chunk)
@@ -78,12 +89,16 @@ class EventReader:
 
     `done` tells that `[DONE]` has come, behind which nothing counts; `error`, what the answer failed with behind that
     which was returned.
+
+    Args:
+        read: Reads the data of an event; raises `ModelError` alone.
     """
 
-    __slots__ = ("_decoder", "done", "error")
+    __slots__ = ("_decoder", "_read_event", "done", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[bytes], Said | None] = read_event) -> None:
         self._decoder = SSEDecoder()
+        self._read_event = read
         self.done = False
         self.error: ModelError | None = None
 
@@ -97,12 +112,13 @@ class EventReader:
 
     def _read(self, events: Iterator[bytes]) -> list[Said]:
         said: list[Said] = []
+        read = self._read_event
         try:
             for data in events:
                 if data == DONE:
                     self.done = True
                     break
-                if (item := read_event(data)) is not None:
+                if (item := read(data)) is not None:
                     said.append(item)
         except ModelError as error:
             self.error = error

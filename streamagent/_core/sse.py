@@ -106,12 +106,15 @@ def parse_event(data: bytes | str) -> dict[str, Any] | None:
     Raises:
         ModelError: The event is a damaged JSON object, or several objects (kind `protocol`).
     """
-    raw = (data.encode("utf-8", "replace") if isinstance(data, str) else data).strip()
-    if not raw.startswith(b"{"):
-        return None
-    value = _parsed(raw)
-    means = "choices" in value or "error" in value or "usage" in value or value.get("object") == "error"
+    value = parse_object(data)
+    means = value and ("choices" in value or "error" in value or "usage" in value or value.get("object") == "error")
     return value if means else None
+
+
+def parse_object(data: bytes | str) -> dict[str, Any] | None:
+    """Parse the data of an event of any provider, as `parse_event` does: `None` for what is no JSON object."""
+    raw = (data.encode("utf-8", "replace") if isinstance(data, str) else data).strip()
+    return _parsed(raw) if raw.startswith(b"{") else None
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -36,3 +37,12 @@ class NatsOrder:
     async def again(self, delay: float) -> None:
         """Have it handed out again."""
         await self._tell(self._message.nak(delay=delay))
+
+
+def session_of(body: bytes) -> str | None:
+    """Read what a message is about; `None` of one that is no order."""
+    try:
+        session = json.loads(body)["session"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return session if isinstance(session, str) and session else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 from anyio import AsyncContextManagerMixin, CancelScope, Event, create_task_group, sleep
 from anyio import move_on_after as within
 
-from streamagent.errors import ConfigError, UnsupportedBackendError
+from streamagent.errors import ConfigError
 
-from ._order import NatsOrder
+from ._order import NatsOrder, session_of
+from ._server import PATIENCE, check_options, close, require_asyncio
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -28,10 +28,10 @@ CONSUMER = "workers"
 HINT = "NatsBus needs nats-py: pip install 'streamagent[nats]'"
 ACK_WAIT = 30.0  # seconds: twice a lease, so that the lease of whoever died with an order is over
 DELIVERIES = 3  # as often as a run is tried whose process dies each time
-PATIENCE = 1.0  # seconds for the server to take something; a hint is not worth more
 RETRY = 1.0  # seconds between two tries to reach the server
 PULL = 5.0  # seconds for which one request for an order stands at the server
 WAITING = 100_000  # such requests at once: one a worker
+_UNAVAILABLE = 503  # what the server says that has no JetStream
 MOST = 1_000_000  # orders that wait, one a session; the oldest are dropped beyond, and found by looking
 AGE = 3600.0  # seconds after which an order is dropped: whatever it was about was found by looking
 
@@ -56,7 +56,7 @@ class NatsBus(AsyncContextManagerMixin):
     """
 
     def __init__(self, url: str, *, name: str = "streamagent", ack_wait: float = ACK_WAIT, replicas: int = 1) -> None:
-        _check(url, name, ack_wait, replicas)
+        check_options(url, name, ack_wait, replicas)
         try:
             import nats  # noqa: F401 - says here that it is missing, not in a task
         except ImportError as error:
@@ -70,7 +70,12 @@ class NatsBus(AsyncContextManagerMixin):
         self._failing = False
 
     def __repr__(self) -> str:
-        return f"NatsBus({','.join(server.rpartition('@')[2] for server in self._servers)!r}, name={self._name!r})"
+        return f"NatsBus({self._place!r}, name={self._name!r})"
+
+    @property
+    def _place(self) -> str:
+        """Where the servers are, without users and passwords."""
+        return ",".join(server.rpartition("@")[2] for server in self._servers)
 
     @property
     def interval(self) -> float:
@@ -79,7 +84,7 @@ class NatsBus(AsyncContextManagerMixin):
 
     @asynccontextmanager
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self, None]:
-        _require_asyncio()
+        require_asyncio()
         try:
             async with create_task_group() as tasks:
                 tasks.start_soon(self._connect)
@@ -93,7 +98,7 @@ class NatsBus(AsyncContextManagerMixin):
         finally:
             client, self._client, self._ready = self._client, None, Event()
             if client is not None:
-                await _close(client)
+                await close(client)
 
     async def announce(self, session: str) -> None:
         """Say that a session has something to do; it takes the place of what was said of it before."""
@@ -138,33 +143,41 @@ class NatsBus(AsyncContextManagerMixin):
         return f"{self._name}.work.{hashlib.sha256(session.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
     async def _connect(self) -> None:
-        """Connect, however long that takes; from then on the client does it by itself."""
+        """Connect, and make what is needed, however long that takes."""
+        while not self._ready.is_set():
+            try:
+                if self._client is None or self._client.is_closed:
+                    await self._open()
+                await self._prepare()
+                await self._watch()
+                self._ready.set()
+                self._failing = False
+            except Exception as error:  # noqa: BLE001 - foreign code; a bus is a hint
+                told = f"{_reason(error)}{_remedy(error, self._name)}"
+                self._warn(f"cannot use NATS at {self._place} yet; workers look by themselves: {told}")
+                await sleep(RETRY)
+
+    async def _open(self) -> None:
+        """Connect a client, which from then on connects again by itself."""
         from nats.aio.client import Client
 
-        while not self._ready.is_set():
-            client = self._client = Client()
-            try:
-                await client.connect(
-                    self._servers,
-                    name="streamagent",
-                    connect_timeout=2,
-                    reconnect_time_wait=1,
-                    max_reconnect_attempts=-1,
-                    error_cb=_ignore,
-                    disconnected_cb=self._told("NATS went away; workers look by themselves"),
-                    reconnected_cb=self._told("NATS is back"),
-                )
-                await self._prepare()
-                await client.subscribe(
-                    f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self._name}.{CONSUMER}",
-                    queue="streamagent",
-                    cb=self._report,
-                )
-                self._ready.set()
-            except _errors() as error:
-                self._warn(f"cannot use NATS yet; workers look by themselves: {type(error).__name__}")
-                await _close(client)
-                await sleep(RETRY)
+        client = self._client = Client()
+        try:
+            await client.connect(
+                self._servers,
+                name="streamagent",
+                connect_timeout=2,
+                reconnect_time_wait=1,
+                max_reconnect_attempts=-1,
+                error_cb=self._missed,
+                disconnected_cb=self._told("NATS went away; workers look by themselves"),
+                reconnected_cb=self._told("NATS is back"),
+            )
+        except Exception:
+            self._client = None
+            await close(client)
+            raise
+        self._failing = False
 
     async def _prepare(self) -> None:
         """Make the stream and its consumer, if they are not there."""
@@ -189,9 +202,15 @@ class NatsBus(AsyncContextManagerMixin):
         await self._jetstream.add_stream(stream)
         await self._jetstream.add_consumer(self._name, consumer)
 
+    async def _watch(self) -> None:
+        """Hear of orders that came to nothing each time."""
+        assert self._client is not None  # noqa: S101 - it is connected
+        subject = f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self._name}.{CONSUMER}"
+        await self._client.subscribe(subject, queue="streamagent", cb=self._report)
+
     async def _read(self, message: Msg) -> NatsOrder | None:
         """Take a message for what it says; what says nothing is dropped."""
-        session = _session_of(message.data)
+        session = session_of(message.data)
         if session is None:
             logger.warning("a message of stream %s is no order, and is dropped", self._name)
             await _patiently(message.term())
@@ -207,7 +226,7 @@ class NatsBus(AsyncContextManagerMixin):
         await self._jetstream.delete_msg(self._name, sequence)
         logger.warning(
             "session %s was handed out %d times and nobody came to its end; it is left to the workers' looking",
-            _session_of(found.data or b""),
+            session_of(found.data or b""),
             DELIVERIES,
         )
 
@@ -216,7 +235,7 @@ class NatsBus(AsyncContextManagerMixin):
         try:
             await call
         except _errors() as error:
-            self._warn(f"NATS: cannot {what}: {type(error).__name__}")
+            self._warn(f"NATS: cannot {what}: {_reason(error)}")
         else:
             self._failing = False
 
@@ -227,48 +246,45 @@ class NatsBus(AsyncContextManagerMixin):
 
         return tell
 
+    async def _missed(self, error: Exception) -> None:
+        """Hear from the client what failed; it tries again by itself."""
+        logger.debug("NATS: %r", error)
+        if self._client is not None and not self._client.is_connected:
+            self._warn(f"cannot reach NATS at {self._place}; workers look by themselves meanwhile: {_reason(error)}")
+
     def _warn(self, text: str) -> None:
         """Say it once, not each time."""
         logger.log(logging.DEBUG if self._failing else logging.WARNING, text)
         self._failing = True
 
 
-def _session_of(body: bytes) -> str | None:
-    try:
-        session = json.loads(body)["session"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return session if isinstance(session, str) and session else None
+def _errors() -> tuple[type[Exception], ...]:
+    """Return what the client raises when the server is not there, does not answer in time, or says no."""
+    from nats.errors import Error
+
+    return (Error, OSError, EOFError)
 
 
-async def _close(client: Client) -> None:
-    with CancelScope(shield=True), within(PATIENCE):
-        await client.close()
+def _reason(error: Exception) -> str:
+    """Say what is wrong, in the server's words if it has some; another error may quote the password."""
+    said = getattr(error, "description", None) or (str(error) if isinstance(error, _errors()) else "")
+    return f"{type(error).__name__}: {said:.200}" if said else type(error).__name__
 
 
-async def _ignore(error: Exception) -> None:
-    logger.debug("NATS: %r", error)
+def _remedy(error: Exception, stream: str) -> str:
+    """Say what to do about a stream that the server does not make."""
+    from nats.errors import NoRespondersError
+    from nats.js.errors import APIError
 
-
-def _require_asyncio() -> None:
-    from asyncio import get_running_loop
-
-    try:
-        get_running_loop()
-    except RuntimeError:
-        raise UnsupportedBackendError("NatsBus runs on asyncio, because nats-py does; use asyncio, or no bus") from None
-
-
-def _check(url: str, name: str, ack_wait: float, replicas: int) -> None:
-    schemes = ("nats://", "tls://", "ws://", "wss://")
-    if not isinstance(url, str) or not all(server.startswith(schemes) for server in url.split(",")):
-        raise ConfigError("NatsBus takes a URL such as nats://host:4222")
-    if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
-        raise ConfigError(f"NatsBus(name=…) takes letters, digits, '_' and '-', not {name!r:.80}")
-    if not isinstance(ack_wait, int | float) or not 0 < ack_wait < math.inf:
-        raise ConfigError(f"NatsBus(ack_wait=…) takes seconds above 0, not {ack_wait!r:.80}")
-    if replicas not in range(1, 6):
-        raise ConfigError(f"NatsBus(replicas=…) is 1 to 5, not {replicas!r:.80}")
+    code = getattr(error, "code", None)
+    if isinstance(error, NoRespondersError) or code == _UNAVAILABLE:
+        return "; does the server have JetStream (nats-server -js)?"
+    if not isinstance(error, APIError):
+        return ""
+    return (
+        f"; give NatsBus the options that stream {stream} was made with, or another name=, or delete the stream: "
+        f"nats stream rm {stream}"
+    )
 
 
 async def _patiently(call: Any) -> None:
@@ -278,10 +294,3 @@ async def _patiently(call: Any) -> None:
             await call
         except _errors():
             logger.debug("NATS did not hear of an order", exc_info=True)
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    """What the client raises when the server is not there, does not answer in time, or says no."""
-    from nats.errors import Error
-
-    return (Error, OSError, EOFError)

@@ -12,6 +12,7 @@ from streamagent.holding import LEASE
 from streamagent.watch import POLL, check_seconds
 from streamagent.worker import CONCURRENCY, SWEEP, Worker
 
+from .ending import Ending
 from .escape import printable
 from .exits import USAGE, exit_codes, fail
 from .interrupts import Interrupted, Interrupts
@@ -65,7 +66,7 @@ def worker(  # noqa: PLR0913 - the options of a command
     SIGTERM and Ctrl-C end it: it takes nothing new, lets its runs finish, and leaves what is not finished to others. A
     second signal ends it at once. It logs to standard error, one JSON object a line.
     """
-    with exit_codes() as interrupts, suppress(Interrupted):  # one that comes before it began is no failure
+    with Ending() as ending, exit_codes() as interrupts, suppress(Interrupted):  # before it began that is no failure
         from streamagent.runtime import Runtime
 
         from .target import is_target, load_workload
@@ -79,7 +80,11 @@ def worker(  # noqa: PLR0913 - the options of a command
         log_lines()
 
         async def work() -> None:
-            await _work(runtime, own, interrupts, grace=grace, about=f"{load.store!r}, {concurrency} sessions at once")
+            async with runtime:
+                await _work(
+                    runtime, own, interrupts, grace=grace, about=f"{load.store!r}, {concurrency} sessions at once"
+                )
+                ending.begin()
 
         interrupts.run(work)
 
@@ -87,7 +92,7 @@ def worker(  # noqa: PLR0913 - the options of a command
 async def _work(runtime: Runtime, own: Worker, interrupts: Interrupts, *, grace: float, about: str) -> None:
     from anyio import create_task_group, sleep_forever
 
-    async with runtime, create_task_group() as tasks:
+    async with create_task_group() as tasks:
         tasks.start_soon(own.run)
         with writing():
             typer.echo(printable(f"worker {runtime.holding.owner.id}: {about}"))

@@ -59,6 +59,6 @@ def _provided(name: str) -> ModelBase:
         from .direct import DirectModel
 
         return DirectModel(name)
-    from .litellm import LiteLLMModel
+    from .provider import ProviderModel
 
-    return LiteLLMModel(name)
+    return ProviderModel(name)

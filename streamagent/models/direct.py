@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import orjson
@@ -21,11 +21,8 @@ from .base import full_name, require_asyncio
 from .body import StreamedBody
 from .chunks import ChunkModel, Request, tool_choice, tool_list
 from .endpoints import ENDPOINTS, address
-from .faults import WRONG_SHAPE, find_secrets
+from .faults import WRONG_SHAPE, find_secrets, nothing_came
 from .retry import RetryPolicy
-
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse
 
 _PASSED = ("temperature", "top_p", "max_tokens", "seed", "stop", "reasoning_effort")
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # names of OpenAI's models that take `max_completion_tokens` alone
@@ -109,7 +106,7 @@ class DirectModel(ChunkModel):
             else:
                 yield reader.end()
             if reader.error or not some:
-                raise reader.error or _strange(response)
+                raise reader.error or nothing_came(response.content_type)
             if reader.done:
                 yield DONE
 
@@ -148,11 +145,3 @@ def _whole(data: bytes) -> Mapping[str, Any]:
         if isinstance(choice, dict) and "message" in choice:
             choice["delta"] = choice.pop("message")
     return value
-
-
-def _strange(response: ClientResponse) -> ModelError:
-    """Say that nothing came, and whether it was in another form."""
-    kind = response.content_type
-    if "stream" in kind or "ndjson" in kind:
-        return ModelError("the answer broke off before it began", kind="truncated", retryable=True)
-    return ModelError(f"{WRONG_SHAPE} (content type {kind!r})", kind="protocol", retryable=True)

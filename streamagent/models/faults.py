@@ -93,6 +93,13 @@ def _error_of(body: str) -> Mapping[str, Any]:
     return error if isinstance(error, Mapping) else {"message": error} if isinstance(error, str) else {}
 
 
+def nothing_came(content_type: str) -> ModelError:
+    """Say that a response had no events, and whether it was in another form."""
+    if "stream" in content_type or "ndjson" in content_type:
+        return ModelError("the answer broke off before it began", kind="truncated", retryable=True)
+    return ModelError(f"{WRONG_SHAPE} (content type {content_type!r})", kind="protocol", retryable=True)
+
+
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Blank out known secrets, those of the environment, their beginnings, and what looks like a key."""
     named = [value for name, value in os.environ.items() if name.endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))]

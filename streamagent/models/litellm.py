@@ -70,7 +70,7 @@ class LiteLLMModel(ChunkModel):
         Raises:
             ModelError: The request or the stream failed.
         """
-        litellm, parameters = _litellm(), self._parameters(request)
+        litellm, parameters = load_litellm(), self._parameters(request)
         answer, empty = None, True
         try:
             answer = await litellm.acompletion(**self._format(request, litellm), **parameters)
@@ -118,7 +118,10 @@ class LiteLLMModel(ChunkModel):
         return {"response_format": response_format(schema)} if "response_format" in known else {}
 
     def _translated(self, error: Exception, parameters: Mapping[str, Any]) -> ModelError:
-        told = to_model_error(error, find_secrets({**parameters, "messages": (), "tools": ()}))
+        return self._hinted(to_model_error(error, secrets_of(parameters)), parameters)
+
+    def _hinted(self, told: ModelError, parameters: Mapping[str, Any]) -> ModelError:
+        """Name the variables that may hold a key, where none was given."""
         if told.kind != "auth" or parameters.get("api_key"):
             return told
         missing = [name for name in _missing(self.name) if name not in str(told)]
@@ -131,8 +134,8 @@ _loading = threading.Lock()
 def _load() -> None:
     """Import LiteLLM, and what it imports only when it answers for the first time."""
     with _loading:
-        if not _litellm.cache_info().currsize:
-            _warm_up(_litellm())
+        if not load_litellm.cache_info().currsize:
+            _warm_up(load_litellm())
 
 
 def _warm_up(litellm: Any) -> None:
@@ -146,7 +149,7 @@ def _warm_up(litellm: Any) -> None:
 
 
 @cache
-def _litellm() -> Any:
+def load_litellm() -> Any:
     """Import LiteLLM: without its look-up of prices over the network, banners, and its own limit on repetition."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
@@ -159,7 +162,7 @@ def _litellm() -> Any:
 
 def _price(model: str, usage: Mapping[str, Any]) -> float | None:
     """Look a model up by its full name, or without its provider; `None` when it is not in the map."""
-    litellm = _litellm()
+    litellm = load_litellm()
     _, _, short = model.partition("/")
     known = next((name for name in (model, short) if name in litellm.model_cost), None)
     if known is None:
@@ -175,9 +178,14 @@ def _price(model: str, usage: Mapping[str, Any]) -> float | None:
 def _missing(model: str) -> list[str]:
     """Name the environment variables that LiteLLM would look at for a provider's key."""
     try:
-        return list(_litellm().validate_environment(model)["missing_keys"])
+        return list(load_litellm().validate_environment(model)["missing_keys"])
     except Exception:  # noqa: BLE001 - foreign code, for a hint only
         return []
+
+
+def secrets_of(parameters: Mapping[str, Any]) -> list[str]:
+    """Find what must not occur in the text of an error, in the parameters of a call."""
+    return list(find_secrets({**parameters, "messages": (), "tools": ()}))
 
 
 def _says(plain: Mapping[str, Any]) -> bool:

@@ -136,6 +136,7 @@ class Store(Followed, AbstractAsyncContextManager["Store"], Protocol):
 
         Raises:
             ConflictError: `client_key` was used before with another message.
+            InboxFull: 1,000 messages wait already; decisions about approvals and cancels are taken all the same.
         """
         ...
 

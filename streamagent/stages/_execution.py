@@ -25,12 +25,13 @@ from streamagent.calls import (
     ToolContext,
 )
 from streamagent.errors import ToolError
-from streamagent.hooks import lane_of, said_by, settled
+from streamagent.hooks import lane_of, said_by
 from streamagent.message import Message, clean_text
 
 from ._approval import Asked, Gate, ask_hook, prepared
+from ._reconcile import outcome_of
 from ._speech import Speech
-from ._verdicts import REFUSED, SKIPPED, UNKNOWN, UNSEEN, Blocked, failure
+from ._verdicts import REFUSED, SKIPPED, UNKNOWN, UNSEEN, Blocked, failure, unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ class Execution:
             known = await self._recall() or self._gate.rejection(self._decision) or await self._skip()
             verdict = known or await self._judge()
         except BaseException as error:  # noqa: BLE001 - foreign code; see `failure`
-            verdict = failure(error)
+            verdict = unknown(error, self.call.id) if self.call.id in self._run.started else failure(error)
         if isinstance(verdict, Message):
             return verdict
         await self._speech.announce("start", args=(self.call.query or {}).get("args"), sequential=self._sequential)
@@ -154,8 +155,7 @@ class Execution:
         if record.outcome is not None:
             self._run.outcomes[self.call.id] = record.outcome
             return record.outcome
-        query = self.call.query or {}
-        tool = self._tool(query)
+        tool = self._tool(self.call.query or {})
         if getattr(tool, "retry_safe", False):
             return None
         self._approval = None if self._decision is None else self._decision.id
@@ -164,8 +164,7 @@ class Execution:
             return UNKNOWN
         asked = await self._asked(begun=True)
         self._approval = await self._gate.passed(asked)
-        found = await settled(reconcile(asked.call))
-        return UNKNOWN if found is None else render(found)
+        return await outcome_of(reconcile, asked, self._run)
 
     async def _skip(self) -> Output | None:
         """Skip the call when the user has said something new, and the option is to see that before a call begins."""

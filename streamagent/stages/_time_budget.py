@@ -33,7 +33,8 @@ def budget(seconds: float) -> Stage:
             yield message
         if turn.cut:
             text = _TEXT.format(seconds)
-            for row in close_all(turn.open.values(), turn.calls.values(), run.outcomes, cause="budget", text=text):
+            left = turn.open.values(), turn.calls.values(), run.outcomes
+            for row in close_all(*left, cause="budget", text=text, begun=run.started):
                 yield row
             yield limit_stop("budget", {"seconds": seconds, "scope": "run"})
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+
+from streamagent._core import closing
 from streamagent._core.output import error_output
 from streamagent.calls import Output
 from streamagent.cancellation import must_propagate
+
+logger = logging.getLogger("streamagent")
 
 BLOCKED = "Tool execution was blocked"
 
 SKIPPED = Output("Skipped: the user said something new.", is_error=True)
 
-UNKNOWN = Output("Interrupted: the run broke off before this call finished. Its outcome is unknown.", is_error=True)
+UNKNOWN = Output(closing.UNKNOWN, is_error=True)
 
 UNSEEN = Output("It was executed, but the run was cut before its output had passed all checks.", is_error=True)
 
@@ -34,3 +39,10 @@ def failure(error: BaseException) -> Output:
     if must_propagate(error):
         raise error
     return error_output(error)
+
+
+def unknown(error: BaseException, call: str) -> Output:
+    """Make a result of what was raised while it was looked up what became of a call that had begun before a crash."""
+    failure(error)
+    logger.error("call %s: what came of it cannot be found out, so its outcome is unknown", call, exc_info=error)
+    return UNKNOWN

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from anyio import create_memory_object_stream
+from anyio import BrokenResourceError, create_memory_object_stream
 from anyio.streams.memory import MemoryObjectSendStream
 
+from streamagent.duties import mark
 from streamagent.errors import ConfigError
 from streamagent.message import Message
 from streamagent.protocols import RunContext, Stage, Stream
@@ -20,7 +22,8 @@ class _Failed:
 def buffer(size: int) -> Stage:
     """Read the source in a task of its own, at most `size` messages ahead of the consumer.
 
-    Upstream of it a `yield` means "buffered", no longer "delivered": stand it between stages that do not need that.
+    Upstream of it a `yield` means "buffered", no longer "delivered": stand it between stages that do not need that. A
+    `Pipeline` takes it neither before `tool_dispatch` nor between that and `persist`.
 
     Args:
         size: How many messages may wait; 0 hands each over directly.
@@ -40,11 +43,11 @@ def buffer(size: int) -> Stage:
                     raise item.error
                 yield item
 
-    return stage
+    return mark(stage, "run_ahead")
 
 
 async def _pump(stream: Stream, outbox: MemoryObjectSendStream[Message | _Failed]) -> None:
-    with outbox:
+    with outbox, suppress(BrokenResourceError):  # the reader has left
         try:
             async for message in stream:
                 await outbox.send(message)

@@ -27,6 +27,8 @@ Synchronous = Literal["full", "normal"]
 QUICK_CHECK = 16 * 1024 * 1024  # bytes
 PAUSE = 0.01  # seconds between two tries where SQLite itself does not wait for a lock
 
+_SAVE = "save the sessions that are whole: `streamagent sessions export`, or read_only=True"
+
 _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_BUSY: (StoreBusy, "another process holds the write lock; end its transaction or raise busy_timeout"),
     sqlite3.SQLITE_LOCKED: (StoreBusy, "another connection holds a lock; end its transaction or raise busy_timeout"),
@@ -35,7 +37,7 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
         StoreReadOnly,
         "it cannot be written; give this user the right to, or use read_only=True",
     ),
-    sqlite3.SQLITE_CORRUPT: (StoreCorrupt, "the file is damaged; restore a backup, or save what `.recover` finds"),
+    sqlite3.SQLITE_CORRUPT: (StoreCorrupt, f"the file is damaged; restore a backup, or {_SAVE}"),
     sqlite3.SQLITE_NOTADB: (StoreCorrupt, "this is no SQLite database; choose another path, or restore a backup"),
     sqlite3.SQLITE_CANTOPEN: (StoreError, "it cannot be opened; create its folder, or correct the path"),
     sqlite3.SQLITE_IOERR: (StoreError, "the disk failed; look at the system's log"),
@@ -188,7 +190,8 @@ def _identify(db: sqlite3.Connection, options: Options) -> int:
             raise StoreSchemaError(
                 f"store {path}: it has version {version} of the tables, this package knows {VERSION}; update it"
             )
-        _check_pages(db, path)
+        if not options.read_only:  # what is whole of a damaged file can be read, and saved
+            _check_pages(db, path)
         return version
     [tables] = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if application or version or tables or options.read_only:
@@ -200,7 +203,7 @@ def _check_pages(db: sqlite3.Connection, path: str) -> None:
     if _pragma(db, "page_count") * _pragma(db, "page_size") <= QUICK_CHECK:
         [verdict] = db.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise StoreCorrupt(f"store {path}: the file is damaged; restore a backup ({verdict})")
+            raise StoreCorrupt(f"store {path}: the file is damaged; restore a backup, or {_SAVE} ({verdict})")
 
 
 def _upgrade(db: sqlite3.Connection, options: Options) -> None:

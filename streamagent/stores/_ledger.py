@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from streamagent.errors import ConflictError, LeaseLost, MessageError, SessionBusy
+from streamagent.errors import ConflictError, InboxFull, LeaseLost, MessageError, SessionBusy
 from streamagent.records import Owner
 
 from ._codec import decode_query, encode_query
@@ -13,6 +13,7 @@ from ._row import Row, closed_error
 from ._shelf import Shelf
 
 _INT64 = 1 << 63
+INBOX_LIMIT = 1_000  # messages that wait in a session: more are a mistake, or an attack
 NOBODY = ""  # the owner of a run that somebody has to go on with
 
 
@@ -61,7 +62,7 @@ class Ledger(Shelf):
     def write(self, parts: Collection[Row], *, fence: int) -> dict[str, int]:
         """Open and continue messages, each in one part; return their sequences by id."""
         self._check(fence)
-        pairs = [(part, self.find(part.id)) for part in parts]
+        pairs = [(part, self.find_new(part.id)) for part in parts]
         for part, row in pairs:
             if self.shares(part.id) if row is None else row.state != "open":
                 raise closed_error(part.id)
@@ -78,9 +79,11 @@ class Ledger(Shelf):
                 raise ConflictError(_used_before(earlier, client_key))
             return earlier
         for part in (row, *rest):
-            if self.find(part.id) is not None or self.shares(part.id):
+            if self.find_new(part.id) is not None or self.shares(part.id):
                 where = f"in session {self.session!r} already; send a message with a new id"
                 raise MessageError(f"message {part.id} is {where}")
+        if row.type not in ("approval", "cancel") and self.has_waiting(INBOX_LIMIT - len(rest)):
+            raise InboxFull(f"session {self.session!r} has {INBOX_LIMIT} messages that wait; have some answered first")
         row.client_key = client_key
         if row.type == "approval":
             self._decide(row)

@@ -129,6 +129,10 @@ class MemoryLedger(Ledger):
         """Keep the times."""
         self.created_at, self.modified_at = created_at, modified_at
 
+    def has_waiting(self, count: int) -> bool:
+        """Count the inbox."""
+        return len(self.inbox) >= count
+
     def asking(self) -> Sequence[Row]:
         """Look through what waits."""
         return [row for row in self.unfinished.values() if row.type == "approval" and row.state == "unanswered"]

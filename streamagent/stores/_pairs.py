@@ -20,9 +20,12 @@ _SUBSTANCE = ("approval", "decision", "always")  # what makes a decision another
 
 
 def waits(kind: str, query: Mapping[str, Any]) -> bool:
-    """Tell whether a complete row waits for another one: what was cut does not, and of the decisions only a grant."""
+    """Tell whether a complete row waits for another one: a superseded call does not, and of the decisions only a grant.
+
+    Whoever cuts a call writes its result, too, and may die in between.
+    """
     if kind == "tool_call":
-        return "cut" not in query
+        return query.get("cut") != "superseded"
     return kind == "approval" and _kind(query) != "decision"
 
 

@@ -6,7 +6,9 @@ import math
 import time
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -19,7 +21,7 @@ from ._dialect import Found, for_postgres
 
 RV = TypeVar("RV")
 GRACE = 1.0  # seconds that the server's own word about a timeout may take to arrive
-OLDEST = 13  # the first server that tells what became of a transaction by `pg_xact_status(xid8)`
+OLDEST = 13  # older servers are nobody's any more, so nothing is tried with them
 
 _MEANINGS: dict[str, tuple[type[StoreError], str]] = {
     "55P03": (StoreBusy, "another writer holds the session's row; end its transaction or raise timeout="),
@@ -38,7 +40,7 @@ _SETUP = """
     SELECT set_config('search_path', $1, false), set_config('statement_timeout', $2, false),
         set_config('lock_timeout', $3, false), set_config('idle_in_transaction_session_timeout', $4, false),
         set_config('default_transaction_read_only', $5, false),
-        CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END
+        pg_backend_pid(), (SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid())
 """
 
 
@@ -121,12 +123,18 @@ class Connection:
 
     Args:
         raw: The driver's.
-        timeline: The server's history; another one after a fail-over. `None` on a standby.
+        process: Of the server: its number, and when it began.
+
+    Attributes:
+        name: No other connection has it.
+        numbers: Of its transactions.
     """
 
-    def __init__(self, raw: _Raw, timeline: str | None) -> None:
+    def __init__(self, raw: _Raw, process: tuple[int, str]) -> None:
         self.raw = raw
-        self.timeline = timeline
+        self.process = process
+        self.name = uuid4().hex
+        self.numbers = count(1)
 
     @property
     def lost(self) -> bool:
@@ -168,7 +176,7 @@ def connect(options: Options) -> Connection:
         _check(raw, options)
         raw.adapters.register_loader("json", TextLoader)  # a query comes back exactly, by our own reader
         found = raw.execute(_SETUP, _settings(options)).fetchone()
-        return Connection(raw, timeline=None if found is None else found[-1])
+        return Connection(raw, process=found[-2:] if found else (0, ""))
     except BaseException:
         raw.close()
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamagent.errors import StoreCorrupt, StoreSchemaError
 
 from ._postgres_connection import Connection, Options, quoted
-from ._postgres_schema import VERSION, statements
+from ._postgres_schema import KEPT, VERSION, statements
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('streamagent:' || ?, 0))"
 _EXISTS = "SELECT to_regnamespace(quote_ident(?)) IS NOT NULL"
@@ -16,6 +16,7 @@ _FOUND = """
     LEFT JOIN pg_attribute ON attrelid = pg_class.oid AND relname = 'version' AND attname = 'streamagent'
     WHERE nspname = ?
 """
+_CLEAN = f"DELETE FROM commits WHERE committed_at::timestamptz < clock_timestamp() - {KEPT}"  # noqa: S608 - a constant
 
 
 def prepare(connection: Connection, *, options: Options) -> None:
@@ -27,8 +28,16 @@ def prepare(connection: Connection, *, options: Options) -> None:
         StoreCorrupt: It is another application's, or there is none for reading.
         StoreSchemaError: A newer version of this package wrote it.
     """
-    if _version(connection, options) == VERSION:
+    found = _version(connection, options)
+    if options.read_only and found:  # a viewer needs none of what came later
         return
+    if found != VERSION:
+        _bring(connection, options)
+    connection.execute(_CLEAN)
+
+
+def _bring(connection: Connection, options: Options) -> None:
+    """Make what is missing to the newest version."""
     connection.tell(b"BEGIN ISOLATION LEVEL READ COMMITTED")
     connection.execute(_LOCK, (options.schema,))  # many processes may start at once; one makes the tables
     version = _version(connection, options)

@@ -1,12 +1,20 @@
-"""The tables of a PostgreSQL store, version 1. Other programs may read them; the comments are kept in the database."""
+"""The tables of a PostgreSQL store, version 2. Other programs may read them; the comments are kept in the database."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-VERSION = 1
+VERSION = 2
+KEPT = "interval '7 days'"  # how long a connection that is gone can be asked about
 
+_NEW_IN_2 = """
+CREATE TABLE commits (          -- the last commit of each connection; when that was lost it tells if it is there
+    connection TEXT PRIMARY KEY,
+    number BIGINT NOT NULL,     -- of the transaction, among those of its connection
+    committed_at TEXT NOT NULL  -- rows that are older than a week are removed when a store is opened
+);
+"""
 # As SQLite's, so that one SQL text serves both. Names and times sort by their bytes, whatever the database's language.
 _TABLES = """
 CREATE TABLE messages (
@@ -98,14 +106,21 @@ _COLUMN = re.compile(r"^ {4}([a-z_]+) [^-\n]*-- (.+(?:\n {8,}-- .+)*)", re.MULTI
 def statements(version: int) -> Iterator[str]:
     """Give what brings a schema of that version to the newest; 0 is an empty one."""
     if version == 0:
-        yield _TABLES.replace(" TEXT", ' TEXT COLLATE "C"')
-        yield from comments()
+        yield from _made(_TABLES + _NEW_IN_2)
         yield f"INSERT INTO version VALUES ({VERSION})"  # noqa: S608 - a constant
+    else:
+        yield from _made(_NEW_IN_2)
+        yield f"UPDATE version SET streamagent = {VERSION}"  # noqa: S608 - a constant
 
 
-def comments() -> Iterator[str]:
-    """Give what keeps the comments of the text above in the database."""
-    for statement in _TABLES.split(";\n"):
+def _made(tables: str) -> Iterator[str]:
+    yield tables.replace(" TEXT", ' TEXT COLLATE "C"')
+    yield from comments(tables)
+
+
+def comments(tables: str = _TABLES + _NEW_IN_2) -> Iterator[str]:
+    """Give what keeps the comments of such a text in the database."""
+    for statement in tables.split(";\n"):
         if table := _TABLE.match(statement.strip()):
             name = table[1] or table[3]
             if table[2]:

@@ -1,8 +1,9 @@
 """The writer of a PostgreSQL store: what one session hands over is one transaction, sessions are written in parallel.
 
 Which rows are whose is kept by locks: a transaction locks its session's lease before it looks at anything, so that
-sequences have no gaps and no two writers see the same state. When the connection is lost while a transaction is
-committed, the server is asked what became of it; only what is not there is done again.
+sequences have no gaps and no two writers see the same state. Each transaction notes its number in its connection's row
+of `commits`. When the connection is lost while a transaction is committed, that row tells what became of it; only what
+is not there is done again.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from functools import partial
 from typing import Any
 
 from anyio import create_task_group
+from psycopg.errors import LockNotAvailable
 
 from streamagent.errors import StoreError, StoreUncertain
 
 from ._dialect import NOW, SPELLINGS, Database
-from ._operations import Lagged, Ledgers, Operation
+from ._operations import Ledgers, Operation
 from ._postgres_connection import Connection
 from ._postgres_pool import Pool, Unsettled
+from ._postgres_schema import KEPT
 from ._statements import LEASE
 from ._tables import TableLedger
 from ._writer import Writer
@@ -27,14 +30,24 @@ from ._writer import Writer
 _LOCKED = f"{LEASE} FOR UPDATE"
 # A session that has no row yet has nothing to lock; the schema is in it, because all of them share these locks.
 _LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema()::text || ? || ':' || ?, 0))"
-_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_UNSYNCED = "; SET LOCAL synchronous_commit = off"  # for what nobody waits for: the next commit syncs it, too
-_WHICH = f"; SELECT pg_current_xact_id()::text, {SPELLINGS[NOW]}"
-_ENDED = "SELECT pg_xact_status(?::text::xid8)"
+# What it notes is there exactly if the transaction is, whatever became of the server: its own numbers are given again
+# after a crash.
+_BEGIN = f"""
+    BEGIN ISOLATION LEVEL READ COMMITTED;
+    INSERT INTO commits (connection, number, committed_at) VALUES ('{{connection}}', {{number}}, {SPELLINGS[NOW]})
+    ON CONFLICT (connection) DO UPDATE SET number = excluded.number, committed_at = excluded.committed_at
+    RETURNING committed_at
+"""  # noqa: S608 - names that are made here
+# It writes the same row, so it waits for the transaction's end.
+_LAST = f"""
+    INSERT INTO commits (connection, number, committed_at) VALUES (?, 0, {NOW})
+    ON CONFLICT (connection) DO UPDATE SET number = commits.number
+    RETURNING number, ?::text::timestamptz < clock_timestamp() - {KEPT}
+"""  # noqa: S608 - constants only
 # One whose COMMIT never arrived waits for it, and holds its locks, until the server sees that nobody is there.
 _END = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE pid = ? AND backend_xid = (?::text::xid8)::xid AND state LIKE 'idle in transaction%'
+    WHERE pid = ? AND backend_start::text = ? AND state LIKE 'idle in transaction%'
 """
 
 
@@ -43,17 +56,17 @@ class Mark:
     """A transaction, so that another connection can ask what became of it.
 
     Args:
-        xid: Its number, which the server never gives again.
-        pid: The server's process that carries it out.
-        timeline: The server's history that the number belongs to.
+        connection: The one that it was begun on.
+        number: Which of that connection's transactions it is.
+        begun: When, by the database's clock.
         sent: COMMIT was sent.
         refusals: What its operations were refused with.
         committed: What became of it, once that is known.
     """
 
-    xid: str
-    pid: int
-    timeline: str | None
+    connection: Connection
+    number: int
+    begun: str
     sent: bool = False
     refusals: dict[Operation, Exception | None] = field(default_factory=dict)
     committed: bool | None = None
@@ -106,9 +119,6 @@ class PostgresWriter(Writer):
         del self._busy[session]
         self._wake.set()
 
-    def _under_way(self, session: str) -> list[Operation]:
-        return self._busy.get(session, [])
-
     async def _transact(self, batch: list[Operation]) -> Sequence[Exception | None]:
         try:
             return await self._pool.run(partial(commit, batch=batch, tenant=self._tenant))
@@ -133,12 +143,12 @@ def commit(connection: Connection, *, batch: list[Operation], tenant: str) -> li
 
 
 def _transaction(connection: Connection, batch: list[Operation], tenant: str) -> dict[Operation, Exception | None]:
-    lagged = all(isinstance(operation, Lagged) for operation in batch)
-    begun = connection.tell((_BEGIN + (_UNSYNCED if lagged else "") + _WHICH).encode())
+    number = next(connection.numbers)
+    begun = connection.tell(_BEGIN.format(connection=connection.name, number=number).encode())
     while begun.nextset():
         pass
-    xid, now = begun.fetchone() or ("", "")
-    mark = Mark(xid, connection.raw.info.backend_pid, connection.timeline)
+    [now] = begun.fetchone() or ("",)
+    mark = Mark(connection, number, now)
     for operation in batch:
         operation.mark = mark
     try:
@@ -165,23 +175,22 @@ def _is_there(connection: Connection, mark: Mark) -> bool:
 
     Raises:
         Unsettled: It is not over yet.
-        StoreUncertain: It can never be found out.
+        StoreUncertain: It can no longer be found out.
     """
     if mark.committed is not None:
         return mark.committed
-    connection.execute(_END, (mark.pid, mark.xid))
+    connection.execute(_END, mark.connection.process)
     if not mark.sent:
         return False
-    status = None
-    if mark.timeline == connection.timeline:
-        [status] = connection.execute(_ENDED, (mark.xid,)).fetchone()
-    if status is None:
+    try:
+        last, too_late = connection.execute(_LAST, (mark.connection.name, mark.begun)).fetchone()
+    except LockNotAvailable as error:
+        raise Unsettled("a transaction whose connection was lost is not over yet") from error
+    committed: bool = last == mark.number
+    if too_late and not committed:
         raise StoreUncertain(
-            "the connection was lost while something was committed, and the server that took over, or that forgot it, "
-            "cannot tell whether it was; look at the session's rows before you write it again"
+            "the connection was lost while something was committed, more than a week ago, and nobody can tell any more "
+            "whether it was; look at the session's rows before you write it again"
         )
-    if status == "in progress":
-        raise Unsettled("a transaction whose connection was lost is not over yet")
-    committed: bool = status == "committed"
     mark.committed = committed
     return committed

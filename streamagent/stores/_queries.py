@@ -18,6 +18,7 @@ from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, u
 from ._dialect import NOW, PAGE_BYTES, PAGE_END, SNAPSHOT, Database
 from ._effects import Effect, records
 from ._forks import Part
+from ._making import make_message
 from ._select import decode, read_lineage, read_pieces, select_messages, to_row
 
 # One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds PAGE_BYTES at most, and one more row.
@@ -30,7 +31,15 @@ _WAITING = """
     SELECT DISTINCT messages.session FROM json_each(?) AS asked CROSS JOIN messages ON messages.session = asked.value
     WHERE tenant = ? AND state = 'inbox' AND state <> 'closed' AND messages.type = ?
 """
-_CALLS = "SELECT call, attempts, outcome FROM calls WHERE tenant = ? AND session = ? AND state <> 'closed'"
+# Earlier versions left records of calls that have their result.
+_CALLS = """
+    SELECT call, attempts, outcome FROM calls
+    WHERE tenant = ? AND session = ? AND state <> 'closed' AND EXISTS (
+        SELECT 1 FROM messages
+        WHERE messages.tenant = calls.tenant AND messages.session = calls.session AND id = call
+            AND messages.state = 'unanswered'
+    )
+"""
 # By two small indexes, whatever else there is: what somebody holds, and in whose inbox something waits. `>= ''` names
 # the one of owners to both planners; with `IS NOT NULL` SQLite walks all sessions.
 _UNATTENDED = f"""
@@ -71,7 +80,15 @@ _INFO = f"""
 """  # noqa: S608 - constants only
 _SESSIONS = f"{_INFO} (modified_at, session) < (?, ?) ORDER BY modified_at DESC, session DESC LIMIT ?"
 _SESSION = f"{_INFO} session = ?"
-_SIZE = "SELECT coalesce(sum(size), 0) FROM messages WHERE tenant = ? AND session = ? AND source IS NULL"
+# Each half by an index of its own: one condition for both would have the rows of all sessions read.
+_SIZE = """
+    SELECT coalesce(sum(size), 0) FROM (
+        SELECT size, source FROM messages WHERE tenant = ?1 AND session = ?2 AND sequence > 0
+        UNION ALL
+        SELECT size, source FROM messages
+        WHERE tenant = ?1 AND session = ?2 AND sequence IS NULL AND state = 'inbox' AND state <> 'closed'
+    ) AS kept WHERE source IS NULL
+"""
 _MARKS = """
     SELECT sequence, id, state = 'unanswered', client_key FROM messages
     WHERE tenant = ? AND session = ? AND sequence > ? AND (client_key IS NOT NULL OR state = 'unanswered')
@@ -158,24 +175,13 @@ def _page_of(db: Database, tenant: str, session: str, part: Part) -> Page:
 
 def to_message(session: str, values: Sequence[Any]) -> Message:
     """Build a message of a row's columns; without the detour by `Row`, because a context is long."""
+    message_id, sequence, prev, role, type_, state, attempt, _, _, created_at, query, content, _, _ = values
     try:
-        query, created_at = decode(values)
+        facts, moment = decode(role, attempt, content, query, created_at)
     except ValueError:
         return to_row(values).message(session)
-    message_id, sequence, prev, role, type_, state, attempt, _, _, _, _, content, _, _ = values
-    return Message(
-        id=message_id,
-        session=session,
-        sequence=sequence,
-        prev=prev,
-        role=role,
-        type=type_,
-        content=content,
-        query=query,
-        more=state == "open",
-        attempt=attempt,
-        created_at=created_at,
-    )
+    more = state == "open"
+    return make_message(message_id, session, sequence, prev, role, type_, content, facts, more, attempt, moment)
 
 
 def read_next(db: Database, tenant: str, page: Page) -> tuple[int, str]:

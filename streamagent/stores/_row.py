@@ -59,12 +59,13 @@ class Row:
         Raises:
             MessageError: It holds what cannot be stored; the text names it.
         """
-        for name in ("id", "prev", "type"):
-            check_name(f"message {name}", getattr(fragment, name))
+        check_name("message id", fragment.id)
+        check_name("message prev", fragment.prev)
+        check_name("message type", fragment.type)
         if fragment.role not in ROLES:
             raise MessageError(f"message {fragment.id}: its role {fragment.role!r:.80} is none of {sorted(ROLES)}")
-        if not -_INT64 <= fragment.attempt < _INT64:
-            raise MessageError(f"message {fragment.id}: its attempt does not fit into 64 bits")
+        if not 1 <= fragment.attempt < _INT64:
+            raise MessageError(f"message {fragment.id}: its attempt is a number from 1, in 64 bits")
         content = clean_text(fragment.content)
         return cls(
             id=fragment.id,

@@ -35,8 +35,9 @@ def select_messages(rest: str) -> str:
 
 _PIECES = """
     SELECT piece, content FROM fragments
-    WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece
+    WHERE tenant = ? AND session = ? AND message = ? AND piece > ? ORDER BY piece LIMIT ?
 """
+_FEW, _MANY = 4, 1024  # pieces that are asked for at once, first and at most: PostgreSQL sends all of them
 _PARENT = "SELECT parent, base FROM leases WHERE tenant = ? AND session = ?"
 _ANCESTORS = """
     WITH RECURSIVE line (session, parent, base) AS (
@@ -49,18 +50,19 @@ _ANCESTORS = """
 """
 
 
-def decode(values: Sequence[Any]) -> tuple[dict[str, Any] | None, datetime]:
-    """Decode the query and the time among the columns of a row.
+def decode(
+    role: Any, attempt: Any, content: Any, query: Any, created_at: Any
+) -> tuple[dict[str, Any] | None, datetime]:
+    """Decode the query and the time of a row.
 
     Raises:
         ValueError: They hold what no message can: another program wrote it, or a newer version of this package.
     """
-    _, _, _, role, _, _, attempt, _, _, created_at, query, content, _, _ = values
     if role not in ROLES:
         raise ValueError(f"its role is {role!r:.80}")
     if not isinstance(attempt, int) or not isinstance(content, str):
         raise ValueError(f"its attempt is {attempt!r:.80} and its content {content!r:.80}")  # noqa: TRY004 - bad data
-    return decode_query(query), decode_time(created_at)
+    return None if query is None else decode_query(query), decode_time(created_at)
 
 
 def to_row(values: Sequence[Any]) -> Row:
@@ -69,7 +71,7 @@ def to_row(values: Sequence[Any]) -> Row:
     query, content, source, answered = rest
     flaw: str | None = None
     try:
-        decode(values)
+        decode(role, attempt, content, query, created_at)
     except ValueError as error:
         flaw, type_, role, attempt = str(error), UNREADABLE, role if role in ROLES else "assistant", 1
         content = content if isinstance(content, str) else ""
@@ -109,14 +111,18 @@ def read_pieces(
         The number of the last piece that was read, and the text.
     """
     texts: list[str] = []
-    size = 0
-    for piece, content in db.execute(_PIECES, (*message, after)):
-        size += utf8_size(content)
-        if texts and size > limit:
-            break
-        texts.append(content)
-        after = piece
-    return after, "".join(texts)
+    size, count = 0, _FEW
+    while True:
+        found = db.execute(_PIECES, (*message, after, count)).fetchall()
+        for piece, content in found:
+            size += utf8_size(content)
+            if texts and size > limit:
+                return after, "".join(texts)
+            texts.append(content)
+            after = piece
+        if len(found) < count or size >= limit:
+            return after, "".join(texts)
+        count = min(2 * count, _MANY)
 
 
 def with_content(db: Database, tenant: str, session: str, row: Row) -> Row:

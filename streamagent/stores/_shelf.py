@@ -76,6 +76,10 @@ class Shelf(ABC):
     def find(self, message_id: str) -> Row | None:
         """Return the row of a message."""
 
+    def find_new(self, message_id: str) -> Row | None:
+        """Return the row of a message that is most likely not there."""
+        return self.find(message_id)
+
     @abstractmethod
     def find_key(self, client_key: str) -> Row | None:
         """Return the row that was sent under a client key, with all its content."""
@@ -99,6 +103,10 @@ class Shelf(ABC):
     @abstractmethod
     def date(self, created_at: datetime, modified_at: datetime) -> None:
         """Say when the session was made and written last."""
+
+    @abstractmethod
+    def has_waiting(self, count: int) -> bool:
+        """Tell whether so many rows wait in the inbox."""
 
     @abstractmethod
     def asking(self) -> Sequence[Row]:

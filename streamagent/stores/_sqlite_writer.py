@@ -14,7 +14,7 @@ from streamagent.message import utc_now
 from ._codec import encode_time
 from ._connection import Options, call, empty_log, patiently, rollback
 from ._operations import Lagged, Ledgers, Operation
-from ._tables import TableLedger
+from ._sqlite_ledger import Memory, SqliteLedger
 from ._writer import Writer
 
 
@@ -30,6 +30,7 @@ class SqliteWriter(Writer):
         self._tenant = tenant
         self._batch: list[Operation] = []  # what is being committed
         self._synchronous = options.synchronous
+        self._memory = Memory()
         self.damage: StoreCorrupt | None = None  # once it was met, nothing more is written
 
     async def _serve(self) -> None:
@@ -48,9 +49,6 @@ class SqliteWriter(Writer):
         with CancelScope(shield=True):  # bounded: it waits for others for busy_timeout at most
             await call(self._db, empty_log, self._options.path)
 
-    def _under_way(self, session: str) -> list[Operation]:
-        return [operation for operation in self._batch if operation.session == session]
-
     async def _transact(self, batch: list[Operation]) -> list[Exception | None]:
         try:
             return await call(self._db, self._patiently, batch)
@@ -67,13 +65,25 @@ class SqliteWriter(Writer):
 
     def _try(self, db: sqlite3.Connection, batch: list[Operation]) -> list[Exception | None]:
         self._set_synchronous(db, batch)
-        now = encode_time(utc_now())
+        try:
+            return self._write(db, batch, guess=True)
+        except sqlite3.IntegrityError:  # perhaps one that was taken for new
+            return self._write(db, batch, guess=False)
+
+    def _write(self, db: sqlite3.Connection, batch: list[Operation], *, guess: bool) -> list[Exception | None]:
+        now, memory = encode_time(utc_now()), self._memory
         db.execute("BEGIN IMMEDIATE")
         try:
-            ledgers = Ledgers(lambda session: TableLedger(db, self._tenant, session, now=now))
+            memory.refresh(db)
+            ledgers = Ledgers(
+                lambda session: SqliteLedger(db, self._tenant, session, now=now, memory=memory, guess=guess)
+            )
             errors = [ledgers.attempt(operation) for operation in batch]
             ledgers.save()
             db.execute("COMMIT")
+        except BaseException:
+            memory.forget()
+            raise
         finally:
             rollback(db)
         return errors

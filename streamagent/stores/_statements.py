@@ -8,6 +8,10 @@ FIND = select_messages("id = ?")
 FIND_KEY = select_messages("client_key = ?")
 # `state <> 'closed'` says to SQLite that the partial index holds all these rows.
 WAITING = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid LIMIT ?")
+HAS_WAITING = """
+    SELECT 1 FROM messages
+    WHERE tenant = ? AND session = ? AND state = 'inbox' AND state <> 'closed' LIMIT 1 OFFSET ?
+"""
 LEASE = "SELECT head, fence, base, prev, owner, crashes, modified_at FROM leases WHERE tenant = ? AND session = ?"
 SAVE_LEASE = """
     INSERT INTO leases (tenant, session, head, fence, prev, owner, crashes, created_at, modified_at)
@@ -86,7 +90,7 @@ START_CALL = """
 """
 FINISH_CALL = """
     UPDATE calls SET state = 'finished', outcome = ?, finished_at = ?, fence = ?
-    WHERE tenant = ? AND session = ? AND call = ?
+    WHERE tenant = ? AND session = ? AND call = ? AND state <> 'closed' -- a tool that streams has begun its result
 """
 CLOSE_CALL = """
     UPDATE calls SET state = 'closed', outcome = NULL, finished_at = coalesce(finished_at, ?)

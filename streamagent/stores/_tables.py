@@ -30,6 +30,7 @@ class TableLedger(Ledger):
         lease = self._look_up(db, tenant, session)
         head, fence, base, prev, owner, crashes, modified_at = lease or (0, 0, 0, None, None, 0, None)
         super().__init__(session, head=head, fence=fence, base=base, prev=prev, owner=owner, crashes=crashes)
+        self._modified_at = modified_at
         self._found = self._holder
         self._stood = self.head, self.prev
         self._exists = lease is not None
@@ -47,6 +48,12 @@ class TableLedger(Ledger):
         """Read the lease; from here on nobody else writes the session."""
         found: Sequence[Any] | None = db.execute(sql.LEASE, (tenant, session)).fetchone()
         return found
+
+    @property
+    def lease(self) -> Sequence[Any] | None:
+        """What `save` has left of it, as it is looked up; `None` when there is none."""
+        held = (self.head, self.fence, self.base, self.prev, self.owner, self.crashes, self._modified_at)
+        return held if self._exists else None
 
     @property
     def _holder(self) -> tuple[int, str | None, int]:
@@ -128,6 +135,10 @@ class TableLedger(Ledger):
         """Keep the times for `save`."""
         self._dates = encode_time(created_at), encode_time(modified_at)
 
+    def has_waiting(self, count: int) -> bool:
+        """Look for the last of them."""
+        return count < 1 or self._db.execute(sql.HAS_WAITING, (*self._key, count - 1)).fetchone() is not None
+
     def asking(self) -> Sequence[Row]:
         """Look up what waits."""
         return [to_row(values) for values in self._db.execute(sql.ASKING, self._key)]
@@ -207,6 +218,8 @@ class TableLedger(Ledger):
             saved = self._db.execute(sql.MOVE_LEASE, (*moved_to, *key, fence))
         if saved.rowcount != 1:
             raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
+        self._exists = True
+        self._modified_at = modified_at or self._modified_at
 
     def _insert(self, row: Row) -> None:
         content = "" if row.spread else "".join(row.pieces)

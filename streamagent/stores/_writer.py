@@ -71,6 +71,7 @@ class Writer(ABC):
         self._name = name
         self._committed = committed
         self._queue: list[Operation] = []
+        self._latest: dict[str, Operation] = {}  # of each session, what was handed over last and is not over
         self._lagged: dict[str, Lagged] = {}
         self._stalled: dict[str, list[Lagged]] = {}
         self._refused: dict[str, Exception] = {}
@@ -81,10 +82,6 @@ class Writer(ABC):
     @abstractmethod
     async def _serve(self) -> None:
         """Commit what is in the queue until `_closed` and it is empty."""
-
-    @abstractmethod
-    def _under_way(self, session: str) -> list[Operation]:
-        """Return what is being committed of a session."""
 
     @abstractmethod
     async def _transact(self, batch: list[Operation]) -> Sequence[Exception | None]:
@@ -117,11 +114,10 @@ class Writer(ABC):
         if session in self._lagged:
             await self._hand_over(session, None)
             return True
-        waiting = (operation for operation in self._queue if operation.session == session)
-        under_way = [*self._under_way(session), *waiting]
-        if under_way:
-            await under_way[-1].done.wait()
-        return bool(under_way)
+        latest = self._latest.get(session)
+        if latest is not None:
+            await latest.done.wait()
+        return latest is not None
 
     async def take_over(self, session: str, run: Callable[[Ledger], T], *, alone: bool = False) -> T:
         """Do something that ends the current writer's time: what it was refused concerns nobody any more."""
@@ -148,7 +144,8 @@ class Writer(ABC):
         self._closed = True
         for session in list(self._lagged):
             self._release(session)
-        self._queue += [Operation(session, None) for session in self._stalled]
+        for session in self._stalled:
+            self._put(Operation(session, None))
         self._wake.set()
 
     def raise_left(self) -> None:
@@ -174,8 +171,7 @@ class Writer(ABC):
         check_name("session", session)
         operation = Operation(session, run, lives=lives, alone=alone)
         self._release(session)
-        self._queue.append(operation)
-        self._wake.set()
+        self._put(operation)
         await operation.done.wait()
         return operation
 
@@ -200,8 +196,12 @@ class Writer(ABC):
     def _release(self, session: str) -> None:
         lagged = self._lagged.pop(session, None)
         if lagged is not None:
-            self._queue.append(lagged)
-            self._wake.set()
+            self._put(lagged)
+
+    def _put(self, operation: Operation) -> None:
+        self._queue.append(operation)
+        self._latest[operation.session] = operation
+        self._wake.set()
 
     def _release_due(self) -> None:
         now = current_time()
@@ -228,6 +228,8 @@ class Writer(ABC):
             if isinstance(operation, Lagged) and operation.error is not None:
                 self._keep(operation, operation.error)
             operation.done.set()
+            if self._latest.get(operation.session) is operation:
+                del self._latest[operation.session]
             if operation.error is None and operation.run is not None:
                 self._committed(operation.session)
 

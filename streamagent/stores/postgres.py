@@ -31,9 +31,9 @@ class PostgresStore(TableStore):
     there: they are for others to read, too. What `SqliteStore` says about lagged fragments holds here.
 
     A connection that is lost, a server that restarts, a deadlock: the transaction is done again, for `timeout` seconds.
-    When the connection is lost while something is committed, the server is asked whether it was, so that nothing is
-    doubled and nothing lost; when there is no server to ask, the error is a `StoreUncertain`. No connection is held
-    while a model talks.
+    When the connection is lost while something is committed, it is looked up whether it was, so that nothing is doubled
+    and nothing lost; when there is no server to ask, the error is a `StoreUncertain`. No connection is held while a
+    model talks.
 
     Args:
         url: `postgresql://user:password@host:port/database`, with libpq's options (`?sslmode=verify-full`). Of it,

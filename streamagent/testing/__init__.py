@@ -8,6 +8,7 @@ from .evidence import Effect as Effect
 from .evidence import Evidence as Evidence
 from .evidence import Shown as Shown
 from .evidence import Write as Write
+from .files import check_refused as check_refused
 from .kills import Victims as Victims
 from .kills import for_each_kill as for_each_kill
 from .kills import open_victims as open_victims

@@ -7,28 +7,33 @@ from typing import Any
 
 from streamagent._core.profiles import profile_for
 from streamagent._core.request import build_request
-from streamagent.message import Message, afold
+from streamagent.message import Message, afold, fold
 from streamagent.protocols import Store
 
 from .evidence import Evidence
+from .files import damage_of
 from .invariants import check
 from .lint import RULES
 
 CURSORS = 16  # rows after which a session is read once more: enough for every row of a test's
 
 
-async def check_session(store: Store, session: str = "s", **logged: Any) -> list[Message]:
+async def check_session(
+    store: Store, session: str = "s", *, others: Sequence[Store] = (), **logged: Any
+) -> list[Message]:
     """Check a session that is at rest.
 
     From the rows alone come I1 (pairing), I2 (sequence), I4 (no provider refuses the request), I9 (one last word),
-    I13 (reading on from any row), I15 (usage) and I16 (honesty). The others need what a test has logged.
+    I10 (rows are read in pieces), I13 (reading on from any row), I15 (usage), I16 (honesty) and, of an SQLite file,
+    I20 (it is whole). The others need what a test has logged.
 
     Args:
         store: Where it lives; open.
         session: Its id.
+        others: Stores of other tenants in the same place, open; for I14.
         logged: What else is known, as in `Evidence`: `effects` for I5 and `gated` for I8, `shown` for I3, `writes` for
-            I7, `accepted` for I6, `cancels` for I18, `max_turns` and `max_calls` for I19; `at_rest=False` when a run
-            is under way.
+            I7, `accepted` for I6, `cancels` for I18, `secrets` and `logs` for I17, `max_turns` and
+            `max_calls` for I19; `at_rest=False` when a run is under way.
 
     Returns:
         The rows.
@@ -36,7 +41,8 @@ async def check_session(store: Store, session: str = "s", **logged: Any) -> list
     Raises:
         AssertionError: Some do not hold; the text names each, says what is wrong, and shows the rows.
     """
-    rows = await afold(store.read(session))
+    fragments = [fragment async for fragment in store.read(session)]
+    rows = fold(fragments)
     step = max(1, len(rows) // CURSORS)
     found: dict[str, Any] = {
         "rows": rows,
@@ -44,6 +50,9 @@ async def check_session(store: Store, session: str = "s", **logged: Any) -> list
         "requests": provider_requests([*rows, Message.user("And?")]),
         "reread": {after: await afold(store.read(session, after=after)) for after in range(1, len(rows), step)},
         "usage": await store.usage(session),
+        "widest": max((len(fragment.content.encode()) for fragment in fragments), default=0),
+        "foreign": [row for other in others for row in await _found(other, session)],
+        "damage": damage_of(getattr(store, "path", None)),
         "inherited": await _inherited(store, session, rows),
     }
     check(Evidence(**{**found, **logged}))
@@ -53,6 +62,10 @@ async def check_session(store: Store, session: str = "s", **logged: Any) -> list
 def provider_requests(context: Sequence[Message]) -> dict[str, Sequence[Mapping[str, Any]]]:
     """Build what each kind of provider would be sent."""
     return {name: build_request(context, profile_for(name)) for name in RULES}
+
+
+async def _found(other: Store, session: str) -> list[Message]:
+    return [*await afold(other.read(session)), *await other.inbox(session)]
 
 
 async def _inherited(store: Store, session: str, rows: Sequence[Message]) -> int:

@@ -84,7 +84,7 @@ class Shown:
 class Write:
     """A writer handed over a row, and was not refused."""
 
-    owner: int
+    owner: int | str
     fence: int
     id: str
 
@@ -113,6 +113,11 @@ class Evidence:
         reconciled: Tools that know after a crash what came of a call, whoever did it.
         reread: What was read after some of the rows, by their sequence.
         usage: What the store sums up.
+        widest: Bytes of the largest fragment in which a row was read.
+        foreign: What other tenants read under this session's id.
+        secrets: Texts that nobody may be told.
+        logs: What was logged, or said elsewhere.
+        damage: What is wrong with the file in which it is.
         max_turns: How many turns a prompt or follow-up may take.
         max_calls: How many calls a prompt may take.
     """
@@ -136,6 +141,11 @@ class Evidence:
     reconciled: frozenset[str] = frozenset()
     reread: Mapping[int, Sequence[Message]] = field(default_factory=dict)
     usage: Usage | None = None
+    widest: int = 0
+    foreign: Sequence[Message] = ()
+    secrets: AbstractSet[str] = frozenset()
+    logs: Sequence[str] = ()
+    damage: str = ""
     max_turns: float = math.inf
     max_calls: float = math.inf
 

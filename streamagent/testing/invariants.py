@@ -30,6 +30,7 @@ from .evidence import (
     turns_of,
 )
 from .lint import Problems, lint
+from .surroundings import i10, i14, i17, i20
 
 ENDED_WELL = frozenset({"stop", "tool_calls"})
 TURN_ENDS = frozenset({"stop", "tool_calls", "length", "content_filter", "error"})  # what a model's answer ends with
@@ -143,7 +144,7 @@ def i6(e: Evidence) -> Problems:
 def i7(e: Evidence) -> Problems:
     """Single writer: the fence never falls along the sequence, and has one owner."""
     opened: dict[str, Write] = {}
-    owners: dict[int, int] = {}
+    owners: dict[int, int | str] = {}
     for write in e.writes:
         opened.setdefault(write.id, write)
         if owners.setdefault(write.fence, write.owner) != write.owner:
@@ -260,7 +261,7 @@ def i4(e: Evidence) -> Problems:
         yield from (f"{model}: {text}" for text in lint(model, request))
 
 
-INVARIANTS = (i1, i2, i3, i4, i5, i6, i7, i8, i9, i13, i15, i16, i18, i19)
+INVARIANTS = (i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i13, i14, i15, i16, i17, i18, i19, i20)
 
 
 def _ended_well(turn: Sequence[Message]) -> Problems:

@@ -51,7 +51,7 @@ async def assert_no_leaks(*, grace: float = 1.0) -> AsyncGenerator[None, None]:
         if "was never awaited" not in str(warning.message):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if left:
-        raise AssertionError("left behind:\n" + "\n".join(left))
+        raise AssertionError("I11: left behind:\n" + "\n".join(left))
 
 
 async def _wait(

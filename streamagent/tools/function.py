@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from streamagent._core.output import Capped, describe, text_of
-from streamagent.calls import ExecutionMode, Output, Reconcile, RequiresApproval, ToolContext, ToolSpec
+from streamagent.calls import ExecutionMode, Output, Reconcile, RequiresApproval, ToolCall, ToolContext, ToolSpec
 from streamagent.errors import ConfigError, ToolError
 
 from .docstring import parse_docstring
@@ -50,7 +50,8 @@ class FunctionTool(Generic[P, R]):
         retry_safe: To run a call twice does no harm: it only reads, or it heeds `context.idempotency_key`. Then a call
             that a crash interrupted is run again, and a call may begin before the answer that makes it is complete.
         reconcile: Of a call that is not safe to run again and was interrupted by a crash: says what came of it, as the
-            function would have returned it, or `None` when it cannot tell.
+            function would have returned it, or `None` when it cannot tell. It has the tool's timeout; a synchronous
+            function runs in a thread.
 
     Raises:
         ConfigError: The name is not one that providers take, the timeout is not positive, the parameters are not an
@@ -96,7 +97,7 @@ class FunctionTool(Generic[P, R]):
         self.execution_mode: ExecutionMode = execution_mode
         self.requires_approval = requires_approval
         self.retry_safe = retry_safe
-        self.reconcile = reconcile
+        self.reconcile = reconcile if reconcile is None or _is_async(reconcile) else _threaded(reconcile)
         self._prepare = prepare_arguments
         self._function: Callable[..., R] = function
         self._schema = parameters
@@ -254,6 +255,19 @@ def _is_async(function: Callable[..., Any]) -> bool:
     inner = function.func if isinstance(function, functools.partial) else function
     candidates = (inner, getattr(inner, "__call__", None))  # noqa: B004 - the method of a callable object is looked at
     return any(inspect.iscoroutinefunction(item) or inspect.isasyncgenfunction(item) for item in candidates)
+
+
+def _threaded(reconcile: Reconcile) -> Reconcile:
+    """Let a plain function be asked in a worker thread, as a tool is run there."""
+
+    async def ask(call: ToolCall) -> Any:
+        cancelled = call.context.cancelled
+        (found,) = await run_in_thread(
+            functools.partial(_call, functools.partial(reconcile, call), cancelled), cancelled
+        )
+        return await found if inspect.isawaitable(found) else found
+
+    return ask
 
 
 def _call(call: Callable[[], Any], cancelled: threading.Event) -> tuple[Any]:

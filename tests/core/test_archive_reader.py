@@ -26,6 +26,7 @@ TIME = "2020-02-02T02:02:02.222222+00:00"
 HEADER = {"streamagent": 1, "session": "s", "created_at": TIME, "modified_at": TIME, "messages": 1}
 ROW = {"id": "a", "sequence": 1, "role": "user", "type": "text", "content": "hi", "created_at": TIME}
 CALL_ROW = {**ROW, "role": "assistant", "type": "tool_call", "waits": True}
+RESULT = {**ROW, "id": "r", "sequence": 2, "role": "tool", "type": "tool_result", "query": {"call": "a"}}
 WAITING = {**{name: value for name, value in ROW.items() if name != "sequence"}, "id": "w", "inbox": True}
 
 
@@ -121,6 +122,13 @@ def test_nothing_stands_behind_the_last_line():
         (b"\xff\n", "not JSON"),
         ({**HEADER, "streamagent": 2}, "version 2 is not known, only 1; update"),
         ({**HEADER, "streamagent": "x"}, "version 'x' is not known"),
+        ({**HEADER, "streamagent": True}, "version True is not known"),
+        ({**HEADER, "streamagent": 1.0}, "version 1.0 is not known"),
+        (
+            b'{"streamagent": 1, "session": "\\ud800", "session": "s", "n": 1234567890123456789}\n',
+            "the key 'session' twice",
+        ),
+        (json.dumps(HEADER).replace("{", '{"session": "t", ').encode() + b"\n", "the key 'session' twice"),
         ({**HEADER, "extra": 1}, "a field 'extra'"),
         (without(HEADER, "session"), "no field 'session'"),
         ({**HEADER, "session": 7}, "'session' is text, not 7"),
@@ -188,7 +196,7 @@ def test_an_odd_row_is_refused(row, text):
 )
 def test_a_forged_role_is_refused(type_, roles):
     for role in ("system", "user", "assistant", "tool"):
-        lines = signed(HEADER, {**ROW, "type": type_, "role": role})
+        lines = signed(HEADER, {**ROW, "type": type_, "role": role, "query": {"cut": "aborted"}})
         if role in roles:
             assert read(lines)[0][0].role == role
         else:
@@ -201,6 +209,9 @@ def test_a_forged_role_is_refused(type_, roles):
     ("rows", "number", "text"),
     [
         ([WAITING, ROW], 3, "with the sequence 1 comes here"),
+        ([without(CALL_ROW, "waits")], 3, "the call of line 2 neither waits nor has a result"),
+        ([without(CALL_ROW, "waits"), {**RESULT, "query": {"call": "b"}}], 4, "the call of line 2 neither"),
+        ([{**RESULT, "sequence": 1}, {**without(CALL_ROW, "waits"), "sequence": 2}], 4, "the call of line 3 neither"),
         ([{**WAITING, "more": True}], 3, "message w waits in the inbox and is not whole"),
         ([{**WAITING, "more": True}, {**WAITING, "id": "v"}], 3, "message w waits in the inbox and is not whole"),
         ([{**WAITING, "more": True}, {"call": "a", "attempts": 1}], 3, "message w waits in the inbox"),
@@ -225,6 +236,20 @@ def test_lines_that_do_not_follow_one_another_are_refused(rows, number, text):
     said = refused(signed(HEADER, *rows))
     assert said.startswith(f"line {number}: ")
     assert text in said
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [without(CALL_ROW, "waits"), RESULT],
+        [without(CALL_ROW, "waits"), {"type": "unreadable", "query": {"unreadable": "spoilt"}}],
+        [{**without(CALL_ROW, "waits"), "query": {"cut": "crashed"}}, {}],
+        [{**without(CALL_ROW, "waits"), "more": True}, {}],
+    ],
+)
+def test_a_call_that_has_a_result_or_never_will_need_not_wait(rows):
+    call, other = rows
+    assert len(read(signed({**HEADER, "messages": 2}, call, {**ROW, "id": "r", "sequence": 2, **other}))) == 2
 
 
 def test_what_is_at_a_limit_is_taken():

@@ -15,6 +15,7 @@ import tempfile
 import time
 from argparse import ArgumentParser
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -23,8 +24,9 @@ from anyio import to_thread
 from streamagent import Runtime
 from streamagent.buses.nats import NatsBus
 from streamagent.stores.postgres import PostgresStore
-from streamagent.testing import Effect, Shown, Write, check_session
+from streamagent.testing import Effect, Shown, check_session
 from tests.cli.programs import command, environment
+from tests.fleet.audit import audit, writes
 from tests.fleet.waiting import at_rest
 from tests.nats_server import NatsServer
 from tests.postgres_server import PostgresServer
@@ -40,16 +42,19 @@ OPTIONS = ["--lease", str(LEASE), "--sweep", "0.5", "--concurrency", "8", "--gra
 class Workers:
     """The processes, and what is done to them."""
 
-    def __init__(self, number, options, effects):
+    def __init__(self, number, server, nats, effects):
         self.counts = Counter()
-        self._options = options
+        self._server = server
+        self._nats = nats
+        self._names = count(1)
         self._environment = environment(EFFECTS=str(effects))
         self._log = effects.with_name("workers.log")
         self._all = [self._start() for _ in range(number)]
 
     def _start(self):
+        places = ["--db", self._server.url(application_name=f"worker{next(self._names)}"), "--nats", self._nats.url]
         with self._log.open("ab") as log:
-            arguments = command("worker", str(CLERK), *OPTIONS, *self._options)
+            arguments = command("worker", str(CLERK), *OPTIONS, *places)
             return subprocess.Popen(arguments, env=self._environment, stdout=log, stderr=log)
 
     async def strike(self):
@@ -159,7 +164,7 @@ async def check(store, server, accepted, viewers, effects):
     ran = Counter(line["call"] for line in effects if line["tool"] == "ship")
     assert not [call for call, times in ran.items() if times > 1], "a call ran twice that must not"
     counts = Counter()
-    fences = server.execute("SELECT session, id, fence FROM streamagent.messages WHERE sequence > 0 ORDER BY sequence")
+    written = writes(server)
     for session in sorted({session for session, _ in accepted}):
         rows = await check_session(
             store,
@@ -167,7 +172,7 @@ async def check(store, server, accepted, viewers, effects):
             accepted={f"key {n}": prompt for n, (of, prompt) in enumerate(accepted) if of == session},
             effects=[Effect(call=e["call"], tool=e["tool"], args={}) for e in effects if e["session"] == session],
             retry_safe=frozenset({"look"}),
-            writes=[Write(owner=0, fence=fence, id=id_) for of, id_, fence in fences if of == session],
+            writes=written[session],
             shown=[viewers[session]] if session in viewers else [],
             crashed=True,
         )
@@ -190,7 +195,8 @@ def soak(seconds, number):
         effects = Path(folder) / "effects"
         effects.touch()
         server, nats = PostgresServer(), NatsServer()
-        workers = Workers(number, ["--db", server.url(), "--nats", nats.url], effects)
+        anyio.run(_prepare, server)
+        workers = Workers(number, server, nats, effects)
         try:
             return anyio.run(_soak, server, nats, workers, effects, seconds)
         except BaseException:
@@ -200,6 +206,11 @@ def soak(seconds, number):
             workers.remove()
             nats.remove()
             server.remove()
+
+
+async def _prepare(server):
+    async with PostgresStore(server.url()):
+        audit(server)
 
 
 async def _soak(server, nats, workers, effects, seconds):

@@ -7,9 +7,10 @@ from itertools import count
 import anyio
 import pytest
 from anyio import to_thread
+from nats.js.errors import ServiceUnavailableError
 
 from streamagent import Agent, ConfigError, MemoryStore, Message, Runtime, UnsupportedBackendError, Worker
-from streamagent.buses.nats import DELIVERIES, NatsBus
+from streamagent.buses.nats import CONSUMER, DELIVERIES, NatsBus
 from tests.fleet.waiting import at_rest, until, working
 from tests.scripted import ScriptedModel, answer
 
@@ -168,7 +169,63 @@ async def test_without_a_server_workers_look_and_nothing_fails(own_nats_server, 
     async with working(store, lambda _: agent, bus=NatsBus(own_nats_server.url)) as runtime:
         await runtime.submit("s", "hi")
         await until(lambda: at_rest(store))
-    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 1
+        await until(lambda: warnings(caplog))
+    [told] = warnings(caplog)
+    assert told.startswith(f"cannot reach NATS at {own_nats_server.url}; workers look by themselves meanwhile: ")
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_client_that_fails_in_its_own_way_is_told_and_stops_nobody(caplog, monkeypatch):
+    async def connect(client, *args, **options):
+        raise ValueError("odd: nats://me:secret@bus")
+
+    monkeypatch.setattr("nats.aio.client.Client.connect", connect)
+    store, agent = MemoryStore(), Agent(ScriptedModel(answer("Here.")))
+    async with working(store, lambda _: agent, bus=NatsBus("nats://me:secret@bus")) as runtime:
+        await runtime.submit("s", "hi")
+        await until(lambda: at_rest(store))
+        await until(lambda: warnings(caplog))
+    assert warnings(caplog) == ["cannot use NATS at bus yet; workers look by themselves: ValueError"]
+
+
+@pytest.mark.parametrize("made", ["another stream", "another consumer", "more replicas than servers"])
+async def test_a_stream_that_cannot_be_made_is_told_once_with_the_reason_and_used_when_it_can(
+    made, bus, make, caplog, monkeypatch
+):
+    monkeypatch.setattr("streamagent.buses.nats.RETRY", 0.01)
+    caplog.set_level(logging.DEBUG, "streamagent")
+    name = next(names)
+    if made == "another stream":
+        await bus._jetstream.add_stream(name=name, subjects=[f"{name}.work.*"])
+    elif made == "another consumer":
+        async with make(name=name) as other:
+            await other._ready.wait()
+        await bus._jetstream.delete_consumer(name, CONSUMER)
+        await bus._jetstream.add_consumer(name, durable_name=CONSUMER, max_waiting=7)
+    async with make(name=name, replicas=3 if made.startswith("more") else 1) as late:
+        await until(lambda: caplog.text.count("cannot use NATS") >= 3)
+        [told] = warnings(caplog)
+        assert "Error: " in told
+        assert f"nats stream rm {name}" in told
+        assert "went away" not in caplog.text
+        if made.startswith("another"):
+            await bus._jetstream.delete_stream(name)
+            with anyio.fail_after(10):
+                await late._ready.wait()
+
+
+async def test_a_server_without_jetstream_is_told(make, caplog, monkeypatch):
+    async def refuse(*args, **options):
+        raise ServiceUnavailableError(code=503, description="JetStream not enabled")
+
+    monkeypatch.setattr("nats.js.client.JetStreamContext.add_stream", refuse)
+    async with make():
+        await until(lambda: warnings(caplog))
+    [told] = warnings(caplog)
+    assert "JetStream not enabled; does the server have JetStream (nats-server -js)?" in told
 
 
 async def test_a_server_that_is_killed_and_comes_back_is_used_again(own_nats_server):
@@ -207,8 +264,15 @@ async def test_what_it_cannot_use_is_told_and_no_password():
     for options in ({"name": "a.b"}, {"name": "ü"}, {"ack_wait": 0}, {"replicas": 6}, {"replicas": 0}):
         with pytest.raises(ConfigError, match=f"{next(iter(options))}=…"):
             NatsBus("nats://localhost", **options)
-    with pytest.raises(ConfigError, match=r"such as nats://host:4222$"):
-        NatsBus("http://me:secret@localhost")
+    for url in (
+        "http://me:secret@a",
+        "nats://",
+        "nats://me:secret@a:port",
+        "nats://[::1",
+        "nats://a,ws://b",
+    ):
+        with pytest.raises(ConfigError, match=r"such as nats://host:4222$"):
+            NatsBus(url)
     assert repr(NatsBus("nats://me:secret@a:1,nats://b")) == "NatsBus('a:1,nats://b', name='streamagent')"
 
 

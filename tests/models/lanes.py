@@ -4,14 +4,16 @@ import pytest
 
 from streamagent.calls import ToolSpec
 from streamagent.models.direct import DirectModel
-from streamagent.models.litellm import LiteLLMModel
+from streamagent.models.litellm import LiteLLMModel, _load
+from streamagent.models.provider import ProviderModel
 from streamagent.models.retry import RetryPolicy
 from streamagent.protocols import DEFAULT_SETTINGS
 from streamagent.testing.provider import Response, finish, scripted_provider, sse, text, usage
 
 from .script import Naps
 
-LANES = {"direct": DirectModel, "acompletion": LiteLLMModel}
+LANES = {"direct": DirectModel, "provider": ProviderModel, "acompletion": LiteLLMModel}
+NAMES = {"direct": "openai/test", "provider": "hosted_vllm/test", "acompletion": "openai/test"}
 
 # LiteLLM looks through all attributes of its pydantic models, deprecated ones too.
 NOISE = pytest.mark.filterwarnings("ignore:Accessing the 'model_:DeprecationWarning")
@@ -32,6 +34,8 @@ def anyio_backend(request):
 def lane(request):
     """The name of the lane that `model_at` takes."""
     _chosen[:] = [request.param]
+    if request.param != "direct":
+        _load()  # its seconds count for a deadline
     return request.param
 
 
@@ -41,7 +45,7 @@ def model_on_lane(name, **options):
 
 def model_at(provider, **options):
     retry = RetryPolicy(jitter=lambda: 1.0)
-    return model_on_lane("openai/test", api_base=provider.url, api_key=KEY, retry=retry, sleep=Naps(), **options)
+    return model_on_lane(NAMES[_chosen[0]], api_base=provider.url, api_key=KEY, retry=retry, sleep=Naps(), **options)
 
 
 async def ask(*responses, settings=DEFAULT_SETTINGS, tools=(), prompt="Hi", **options):

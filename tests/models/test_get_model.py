@@ -8,9 +8,9 @@ import pytest
 from streamagent.errors import ConfigError
 from streamagent.models import get_model
 from streamagent.models.direct import DirectModel
-from streamagent.models.litellm import LiteLLMModel
 from streamagent.models.local import LocalModel, local_available
 from streamagent.models.mock import MockModel
+from streamagent.models.provider import ProviderModel
 from streamagent.models.replay import ReplayModel
 
 
@@ -19,7 +19,8 @@ from streamagent.models.replay import ReplayModel
     [
         ("mock", MockModel),
         ("openai/gpt", DirectModel),
-        ("anthropic:claude", LiteLLMModel),
+        ("anthropic:claude", ProviderModel),
+        ("bedrock/anthropic.claude", ProviderModel),
         ("ollama/llama3:8b", DirectModel),
     ],
 )
@@ -53,7 +54,7 @@ def test_nothing_heavy_is_imported_before_it_is_used():
     heavy = "{'litellm', 'pydantic', 'aiosqlite', 'aiohttp', 'openai', 'httpx'}"
     code = f"""
 import sys, streamagent.models
-for name in ("mock", "openai/gpt"):
+for name in ("mock", "openai/gpt", "anthropic/claude"):
     streamagent.models.get_model(name)
 sys.exit(str({heavy} & set(sys.modules)) if {heavy} & set(sys.modules) else 0)
 """

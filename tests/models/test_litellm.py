@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from streamagent.models.chunks import Request
-from streamagent.models.litellm import LiteLLMModel, _litellm, _warm_up
+from streamagent.models.litellm import LiteLLMModel, _warm_up, load_litellm
 from streamagent.protocols import ModelSettings
 from streamagent.testing.provider import Response, finish, scripted_provider, sse, text
 
@@ -45,7 +45,7 @@ async def test_a_provider_that_takes_no_schema_is_not_told():
 
 def listed(name):
     """What `USED` costs, by the map that this version of LiteLLM ships."""
-    prices = _litellm().model_cost[name]
+    prices = load_litellm().model_cost[name]
     return pytest.approx(3 * prices["input_cost_per_token"] + 2 * prices["output_cost_per_token"])
 
 
@@ -94,7 +94,7 @@ async def test_the_first_import_is_no_silence_and_ends_at_the_deadline(case, sai
 
 
 def test_loading_tells_nobodys_callbacks(monkeypatch):
-    litellm, told = _litellm(), []
+    litellm, told = load_litellm(), []
     monkeypatch.setattr(litellm, "success_callback", [lambda *_: told.append("success")])
     monkeypatch.setattr(litellm, "completion", lambda **_: told.append("asked"))
     _warm_up(litellm)
@@ -102,7 +102,7 @@ def test_loading_tells_nobodys_callbacks(monkeypatch):
 
 
 async def test_a_hint_that_cannot_be_had_is_left_out(monkeypatch):
-    monkeypatch.setattr(_litellm(), "validate_environment", lambda model: {}[model])
+    monkeypatch.setattr(load_litellm(), "validate_environment", lambda model: {}[model])
     async with scripted_provider([Response(status=401, body=[b'{"error": {"message": "No key given"}}'])]) as provider:
         result = await LiteLLMModel("groq/test", api_base=provider.url).send("Hi")
     assert result.error["kind"] == "auth"

@@ -16,7 +16,7 @@ from streamagent.models.chunks import HELD, History
 from streamagent.models.direct import DirectModel
 from streamagent.models.fallback import FallbackModel
 from streamagent.testing import assert_no_leaks
-from streamagent.testing.provider import Response, scripted_provider
+from streamagent.testing.provider import Response, scripted_provider, sse, text
 
 from .lanes import ANSWER, KEY, anyio_backend  # noqa: F401 - a fixture
 from .script import Naps
@@ -238,3 +238,15 @@ async def test_pieces_are_of_the_size_that_was_said_and_make_the_request():
     assert max(map(len, pieces)) < PIECE + 60_000
     assert orjson.loads(b"".join(pieces)) == {"messages": build_request(rows), "model": "m", "stream": True}
     assert await body.measure() == sum(map(len, pieces))
+
+
+async def test_another_attempt_is_not_given_what_the_one_before_has_said():
+    """The rows of the first are stored by then."""
+    half = Response(body=sse(text("Half"), done=False), ending="reset")
+    async with scripted_provider([half, ANSWER]) as provider:
+        models = [DirectModel(f"openai/{name}", api_base=provider.url, api_key=KEY) for name in "ab"]
+        agent = Agent(FallbackModel(models), pipeline=Pipeline(reply=[persist(lag_ms=0)]))
+        async with Runtime(store=MemoryStore()) as runtime, agent.session("s", runtime=runtime) as session:
+            assert (await session.ask("a" * 2 * HELD)).text == "Hello"
+        first, second = (request.json["messages"] for request in provider.requests)
+    assert first == second == [{"role": "user", "content": "a" * 2 * HELD}]

@@ -1,5 +1,6 @@
 """budget: never exceeded by more than one step (I19, F55, S27)."""
 
+import math
 from datetime import timedelta
 
 import anyio
@@ -225,15 +226,43 @@ def timed(model, seconds, *tools):
     return Agent(model, tools=tools, pipeline=stages)
 
 
-async def test_a_model_that_does_not_end_is_cut_and_what_it_said_is_kept():
+class Limit:
+    """The time of a run, which is over when a test says so, whatever the clock says."""
+
+    def __init__(self):
+        self._is_over = False
+        self._live = None
+
+    def scope(self, *, deadline):
+        self._live = anyio.CancelScope(deadline=-math.inf if self._is_over and deadline < math.inf else deadline)
+        return self._live
+
+    def end(self):
+        self._is_over = True
+        self._live.deadline = -math.inf
+
+    async def end_after(self, event):
+        await event.wait()
+        self.end()
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    limit = Limit()
+    monkeypatch.setattr("streamagent.stages._time_budget.CancelScope", limit.scope)
+    return limit
+
+
+async def test_a_model_that_does_not_end_is_cut_and_what_it_said_is_kept(limit):
     opened = Message(type="tool_call", query={"tool": "stock", "id": "c1"}, more=True)
     model = ScriptedModel([*text("I look")[:-1], opened])
-    agent_ = timed(model, 0.05, stock)
-    async with agent_.session("s") as session:
+    agent_ = timed(model, 1000, stock)
+    async with agent_.session("s") as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(limit.end_after, model.hangs)
         result = await session.ask("Go.")
         stored = await check_rows(agent_.store)
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3, "estimated": 1}
-    assert result.stop.query == {"reason": "budget", "limit": {"seconds": 0.05, "scope": "run"}, "usage": usage}
+    assert result.stop.query == {"reason": "budget", "limit": {"seconds": 1000, "scope": "run"}, "usage": usage}
     assert [(m.type, (m.query or {}).get("cut")) for m in stored[1:]] == [
         ("text", "budget"),
         ("tool_call", "budget"),
@@ -243,23 +272,61 @@ async def test_a_model_that_does_not_end_is_cut_and_what_it_said_is_kept():
     assert model.closed == 1
 
 
-async def test_a_tool_that_never_returns_is_cut_and_its_sibling_keeps_its_result():
+async def test_a_call_that_it_cut_has_a_result_also_when_a_stage_fails_between_the_two():
+    async def broken(stream):
+        async for message in stream:
+            if message.type == "tool_result":
+                raise ValueError("a bug")
+            yield message
+
+    opened = Message(type="tool_call", query={"tool": "stock", "id": "c1"}, more=True)
+    stages = Pipeline(reply=[tool_dispatch([stock]), budget(seconds=0.5), broken, persist()])
+    agent_ = Agent(ScriptedModel([opened]), tools=[stock], pipeline=stages)
+    async with agent_.session("s") as session:
+        with pytest.raises(ValueError, match="a bug"):
+            await session.ask("Go.")
+        stored = await check_rows(agent_.store)
+    assert [(m.type, (m.query or {}).get("cut")) for m in stored[1:]] == [
+        ("tool_call", "budget"),
+        ("tool_result", "error"),
+        ("stop", None),
+    ]
+
+
+async def test_a_tool_that_never_returns_is_cut_and_its_sibling_keeps_its_result(limit):
+    counted = anyio.Event()
+
     @tool
     async def hang() -> str:
         """Never return."""
+        await counted.wait()
+        limit.end()
         await anyio.sleep_forever()
 
-    both = [call("hang", "c1"), call("stock", "c2", product="mug"), Message.stop("tool_calls")]
-    agent_ = timed(ScriptedModel(both), 0.05, hang, stock)
+    @tool
+    async def count() -> int:
+        """Return at once."""
+        counted.set()
+        return 15
+
+    both = [call("hang", "c1"), call("count", "c2"), Message.stop("tool_calls")]
+    agent_ = timed(ScriptedModel(both), 1000, hang, count)
     async with agent_.session("s") as session:
         assert (await session.ask("Go.")).reason == "budget"
         stored = await check_rows(agent_.store)
         results = [m for m in stored if m.type == "tool_result"]
     assert [m.content for m in results] == [
-        "Stopped: the time of 0.05 s for this run was over before this call finished.",
+        "Stopped: the time of 1000 s for this run was over before this call finished.",
         "15",
     ]
     assert [m.query["is_error"] for m in results] == [True, False]
+
+
+async def test_the_time_is_that_of_the_clock():
+    agent_ = timed(ScriptedModel(text("Hm")[:-1]), 0.01, stock)
+    async with agent_.session("s") as session:
+        assert (await session.ask("Go.")).reason == "budget"
+        await check_rows(agent_.store)
 
 
 async def test_within_the_time_nothing_changes():

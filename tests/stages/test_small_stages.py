@@ -4,13 +4,24 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from anyio import create_task_group
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamagent import MemoryStore, buffer, persist, strip_reasoning, think_tags, whole
+from streamagent import (
+    ConfigError,
+    MemoryStore,
+    Pipeline,
+    buffer,
+    persist,
+    strip_reasoning,
+    think_tags,
+    tool_dispatch,
+    whole,
+)
 from streamagent.errors import MessageTooLarge
 from streamagent.message import Message, fold, split
-from streamagent.pipeline import open_pipeline
+from streamagent.pipeline import BareRun, open_pipeline
 from streamagent.testing.stages import Boom, Probe, check_stage
 from tests.scripted import text
 
@@ -118,6 +129,31 @@ async def test_buffer_raises_the_sources_error_where_it_is_read():
         assert (await anext(tail)).content == "a"
         with pytest.raises(Boom):
             await anext(tail)
+
+
+async def test_buffer_ends_quietly_when_its_reader_has_left():
+    async with create_task_group() as tasks:
+        stream = Probe([*text("abc")]).stream()
+        tail = buffer(0)(stream, BareRun(tasks))
+        await anext(tail)
+        await anyio.wait_all_tasks_blocked()  # the next one waits for the reader
+        await tail.aclose()
+    await stream.aclose()
+
+
+@pytest.mark.parametrize(
+    "duties", [["buffer", "dispatch", "persist"], ["dispatch", "buffer", "persist"], ["buffer", "dispatch"]]
+)
+def test_buffer_stands_behind_those_that_run_and_store_calls(duties):
+    stages = {"buffer": buffer(2), "dispatch": tool_dispatch([]), "persist": persist()}
+    with pytest.raises(ConfigError, match="buffer stands behind tool_dispatch and persist"):
+        Pipeline(reply=[stages[duty] for duty in duties])
+
+
+def test_buffer_may_stand_where_nobody_waits_for_what_is_stored_and_more_than_once():
+    Pipeline(reply=[buffer(1), buffer(2), persist()])
+    Pipeline(reply=[tool_dispatch([]), persist(), buffer(1), buffer(2)])
+    Pipeline(reply=[buffer(1)])
 
 
 def test_buffer_refuses_a_negative_size():

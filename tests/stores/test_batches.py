@@ -11,8 +11,8 @@ import pytest
 from streamagent.errors import ConflictError, MessageError
 from streamagent.message import Message
 from streamagent.records import Owner
+from streamagent.stores._operations import Ledgers
 from streamagent.stores._sqlite_writer import SqliteWriter
-from streamagent.stores._tables import TableLedger
 from streamagent.stores.sqlite import SqliteStore
 from streamagent.testing.contract.rows import LONG, call_and_result, contents, rows, text
 
@@ -33,7 +33,7 @@ def path(tmp_path):
 def batches(request, monkeypatch):
     """Note the batches; with the second parameter the first attempt at each fails behind all its statements."""
     noted = []
-    attempt, save = SqliteWriter._try, TableLedger.save
+    attempt, save = SqliteWriter._try, Ledgers.save
 
     def noting(self, db, batch):
         fails = request.param and batch not in noted
@@ -41,11 +41,11 @@ def batches(request, monkeypatch):
         if not fails:
             return attempt(self, db, batch)
         with monkeypatch.context() as patch:
-            patch.setattr(TableLedger, "save", failing)
+            patch.setattr(Ledgers, "save", failing)
             return attempt(self, db, batch)
 
-    def failing(ledger):
-        save(ledger)
+    def failing(ledgers):
+        save(ledgers)
         error = sqlite3.OperationalError("locked")
         error.sqlite_errorcode = sqlite3.SQLITE_BUSY
         raise error

@@ -84,7 +84,10 @@ class TestTables:
         found = ask(
             "SELECT table_name || '.' || column_name FROM information_schema.columns WHERE table_schema = %s", schema
         )
-        theirs = {name for [name] in found} - {"messages.rowid", "version.streamagent"}
+        theirs = {name for [name] in found if not name.startswith("commits.")} - {
+            "messages.rowid",
+            "version.streamagent",
+        }
         import sqlite3
         from contextlib import closing
 
@@ -228,6 +231,37 @@ class TestOpening:
         with pytest.raises(StoreSchemaError, match=r"127\.0\.0\.1.*version 99.*update it"):
             async with make():
                 pass
+
+    async def test_an_older_schema_is_brought_to_the_newest_and_a_viewer_takes_it_as_it_is(self, make, ask, schema):
+        async with make() as store:
+            await store.write("s", [text("a")], fence=await store.acquire("s"))
+        columns = (
+            "SELECT a.attname, format_type(atttypid, atttypmod), attnotnull, attcollation,"
+            " col_description(attrelid, attnum), obj_description(attrelid) FROM pg_attribute a"
+            " WHERE attrelid = to_regclass(%s) AND attnum > 0 ORDER BY attnum"
+        )
+        new = ask(columns, f'"{schema}".commits')
+        ask("DROP TABLE {commits}")
+        ask("UPDATE {version} SET streamagent = 1")
+        async with make(read_only=True) as viewer:
+            assert await contents(viewer) == ["a"]
+        assert ask("SELECT streamagent FROM {version}") == [(1,)]
+        async with make() as store, make() as other:
+            await store.write("s", [text("b")], fence=await store.acquire("s"))
+            assert await contents(other) == ["a", "b"]
+        assert ask("SELECT streamagent FROM {version}") == [(2,)]
+        assert ask(columns, f'"{schema}".commits') == new
+
+    async def test_what_connections_noted_is_removed_after_a_week(self, make, ask):
+        async with make(pool=1) as store:
+            for _ in range(3):
+                await store.acquire("s")
+        assert ask("SELECT number FROM {commits}") == [(3,)]
+        ask("INSERT INTO {commits} VALUES ('old', 1, '2025-01-01T00:00:00.000000Z')")
+        async with make(read_only=True):
+            assert ask("SELECT count(*) FROM {commits}") == [(2,)]
+        async with make():
+            assert ask("SELECT number FROM {commits}") == [(3,)]
 
     async def test_another_applications_schema_is_refused_and_stays_as_it_is(self, make, postgres, schema):
         postgres.execute(f"CREATE SCHEMA {schema}")

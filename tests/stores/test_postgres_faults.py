@@ -12,7 +12,9 @@ import pytest
 from streamagent.errors import LeaseLost, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUncertain
 from streamagent.message import Message
 from streamagent.records import Owner
-from streamagent.stores import _postgres_connection, _postgres_notices
+from streamagent.stores import _postgres_connection, _postgres_notices, _postgres_writer
+from streamagent.stores._postgres_pool import Unsettled
+from streamagent.stores._postgres_writer import Mark
 from streamagent.stores.postgres import PostgresStore
 from streamagent.testing.contract.rows import LONG, contents, rows, text
 from tests.conftest import BACKENDS
@@ -238,26 +240,44 @@ class TestServers:
         assert written == [2]
         assert await contents(store) == ["a", "b"]
 
-    async def test_another_history_cannot_tell(self, store, proxy, monkeypatch):
-        """After a fail-over the same number may be another transaction."""
+    async def test_after_a_week_nobody_can_tell(self, store, proxy, monkeypatch):
+        """What connections noted is removed then."""
         fence = await store.acquire("s")
+        monkeypatch.setattr(_postgres_writer, "Mark", lambda *args: Mark(*args[:2], "2025-01-01T00:00:00.000000Z"))
         proxy.plans += ["unanswered"]
-        connect = _postgres_connection.connect
-
-        def promoted(options):
-            connection = connect(options)
-            connection.timeline = "00000002"
-            return connection
-
-        monkeypatch.setattr("streamagent.stores._postgres_pool.connect", promoted)
-        with pytest.raises(StoreUncertain, match="took over"):
-            await store.write("s", [text("a")], fence=fence)
-        proxy.plans += ["unanswered"]
-        monkeypatch.setattr("streamagent.stores._postgres_pool.connect", connect)
-        store.write_soon("s", text("b"), fence=fence, lag=LONG)
-        with pytest.raises(StoreUncertain, match="took over"):
+        assert await store.write("s", [text("a")], fence=fence) == [1]
+        proxy.plans += ["unsent"]
+        with pytest.raises(StoreUncertain, match="more than a week ago"):
+            await store.write("s", [text("b")], fence=fence)
+        proxy.plans += ["unsent"]
+        store.write_soon("s", text("c"), fence=fence, lag=LONG)
+        with pytest.raises(StoreUncertain, match="more than a week ago"):
             await store.flush("s")
-        assert await store.write("s", [text("c")], fence=fence) == [3]
+        assert await store.write("s", [text("d")], fence=fence) == [2]
+
+    async def test_what_is_not_over_yet_is_asked_about_again(self, store, proxy, postgres, schema, monkeypatch):
+        """A COMMIT waits for a standby, say."""
+        is_there, said = _postgres_writer._is_there, []
+
+        def asked(connection, mark):
+            if not said:
+                name = mark.connection.name
+                other.execute(f"UPDATE {schema}.commits SET number = number WHERE connection = %s", (name,))
+            try:
+                said.append(is_there(connection, mark))
+            except Unsettled:
+                said.append("unsettled")
+                other.rollback()
+                raise
+            return said[-1]
+
+        fence = await store.acquire("s")
+        monkeypatch.setattr(_postgres_writer, "_is_there", asked)
+        proxy.plans += ["unanswered"]
+        with psycopg.connect(postgres.url()) as other:
+            assert await store.write("s", [text("a")], fence=fence) == [1]
+        assert said == ["unsettled", True]
+        assert await contents(store) == ["a"]
 
 
 class TestConflicts:

@@ -56,6 +56,17 @@ class TestInMemory(StoreContract):
 
 
 class TestTables:
+    async def test_a_record_that_an_earlier_version_left_of_a_call_with_a_result_is_not_told(self, path):
+        call, result = call_and_result()
+        async with SqliteStore(path) as store:
+            fence = await store.acquire("s")
+            await store.write("s", [call], fence=fence)
+            await store.start_call("s", call.id, fence=fence)
+            await store.write("s", [result], fence=fence)
+            with closing(sqlite3.connect(path)) as db, db:
+                assert db.execute("UPDATE calls SET state = 'finished', outcome = '{}'").rowcount == 1
+            assert await store.calls("s") == []
+
     async def test_a_finished_message_of_64_kib_is_one_row_and_a_larger_one_is_pieces(self, path):
         async with SqliteStore(path) as store:
             fence = await store.acquire("s")

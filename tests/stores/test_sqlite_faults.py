@@ -14,6 +14,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
+from streamagent.archive import export_session
 from streamagent.errors import (
     LeaseLost,
     StoreBusy,
@@ -326,6 +327,27 @@ class TestDamage:
         async with SqliteStore(path, read_only=True) as viewer:
             with pytest.raises(StoreCorrupt):
                 await rows(viewer)
+
+    async def test_of_a_damaged_file_what_is_whole_can_be_read_and_saved(self, path):
+        """F28."""
+        async with SqliteStore(path) as store:
+            for session in ("whole", "broken"):
+                fence = await store.acquire(session)
+                await store.write(session, [text(f"{session} {number} " * 200) for number in range(40)], fence=fence)
+        without_wal(path)
+        data = bytearray(Path(path).read_bytes())
+        pages = {data.index(b"broken %d " % number) // 4096 * 4096 for number in range(10, 30)}
+        page = next(page for page in sorted(pages) if data[page] in (0x0A, 0x0D))  # a leaf: others hold the way to it
+        data[page : page + 100] = b"\xff" * 100
+        Path(path).write_bytes(data)
+        with pytest.raises(StoreCorrupt, match="sessions export"):
+            async with SqliteStore(path):
+                pass
+        async with SqliteStore(path, read_only=True) as viewer:
+            assert len([row async for row in viewer.read("whole")]) == 40
+            assert b'"end":true' in b"".join([line async for line in export_session(viewer, "whole")])
+            with pytest.raises(StoreCorrupt):
+                [row async for row in viewer.read("broken")]
 
     async def test_a_newer_schema_is_refused_and_nothing_is_written(self, path):
         await filled(path, 1)

@@ -1,14 +1,16 @@
 """The crash matrix: the scenario of `matrix` is cut at every point, in every way, and gone on with in a new process."""
 
 import json
+import logging
 import os
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
+from io import StringIO
 from itertools import count
 
 from streamagent.testing import Crash, FaultPoints, for_each_point, open_victims
 
-from .matrix import Life, Process, check, live
+from .matrix import SECRET, Life, Process, check, live
 
 SCENARIO = "tests.testing.matrix:scenario"
 LEAST = 150  # points
@@ -17,9 +19,10 @@ STEP = int(os.environ.get("STREAMAGENT_MATRIX_STEP", "0"))  # of kills; 0: as ea
 SAMPLE = ("tool stock 1 after", "store.start_call 2 after", "store.enqueue 3 after", "model call 2 chunk 2")
 
 
-def report(how, where, points):
-    """Print how many points there were, which `pytest -s` shows; return it."""
-    print(f"crash matrix, {how}, {where}: {points} points")
+def report(figure, what, points, step=1):
+    """Say in the summary of the run at how many points it was cut, after which the rows were the same."""
+    cut = len(range(0, points, step))
+    figure(f"crash matrix, {what}: {points if step == 1 else f'{cut} of {points}'} points, all equal")
     return points
 
 
@@ -28,10 +31,30 @@ async def open_matrix(where, folder, **options):
     """Open a matrix, and live once without a cut."""
     lives = (Life(where, f"s{number}", str(folder), **options) for number in count())
     uncut, points = Process(next(lives)), FaultPoints()
-    async with uncut.life.open() as store:
+    async with uncut.life.open() as store, uncut.life.open(tenant="other") as other:
         await live(points, uncut)
         assert {"store.start_call 3 after", "store.finish_call 3 after"} <= {*points.passed}
-        yield Matrix(lives, store, await check(store, uncut.life, [uncut]), points.passed)
+        with logged() as log:
+            yield Matrix(lives, store, await check(store, uncut.life, [uncut]), points.passed, other, log)
+
+
+@contextmanager
+def logged():
+    """Give what the package logs."""
+    log, logger = StringIO(), logging.getLogger("streamagent")
+    handler = logging.StreamHandler(log)
+    logger.addHandler(handler)
+    try:
+        yield log
+    finally:
+        logger.removeHandler(handler)
+
+
+class Revealing(Crash):
+    """A crash that says what nobody may be told."""
+
+    def __init__(self, text):
+        super().__init__(f"{text}, {SECRET}")
 
 
 class Matrix:
@@ -42,13 +65,17 @@ class Matrix:
         store: Where they are, for whoever looks on.
         rows: Those of a life without a cut.
         names: Those of its points.
+        other: Another tenant's store in the same place.
+        log: What is logged.
     """
 
-    def __init__(self, lives, store, rows, names):
+    def __init__(self, lives, store, rows, names, other, log):
         self.names = names
         self._lives = lives
         self._store = store
         self._rows = rows
+        self._other = other
+        self._log = log
 
     async def by_exception(self, *, first=None):
         """Let every point be the last of its process, then go on in another one.
@@ -84,9 +111,9 @@ class Matrix:
         async def go_on(_):
             await bury()
             await process(FaultPoints())
-            await check(self._store, life, processes, self._rows)
+            await self._check(life, processes)
 
-        return len(await for_each_point(scenario, go_on, fatal=True))
+        return len(await for_each_point(scenario, go_on, fault=Revealing, fatal=True))
 
     async def by_kill(self, *, first=None, step=1):
         """Let every point be the last of a child process, then another one goes on; see `by_exception`."""
@@ -100,13 +127,17 @@ class Matrix:
                 names = await victims.run(told, at=at)
                 await victims.run(told)
                 try:
-                    await check(self._store, life, uncut=self._rows)
+                    await self._check(life)
                 except BaseException as error:
                     error.add_note(f"killed at point {at}")
                     raise
                 if names is not None:
                     break
         return len(names)
+
+    async def _check(self, life, processes=()):
+        found = {"others": [self._other], "logs": [self._log.getvalue()]}
+        await check(self._store, life, processes, self._rows, **found)
 
     def _at(self, name):
         return self.names.index(name) + 1

@@ -32,6 +32,7 @@ from streamagent.testing import Effect, Shown, Write, check_session, same_rows, 
 for heavy in ("jsonschema", "psycopg", "pydantic.type_adapter", "streamagent.stores._sqlite_writer"):
     import_module(heavy)  # once, in the server, and not in each of its children
 
+SECRET = "canary-0123456789"  # what a fault says of its process, which nobody is told
 PROMPT, STEERING = "Send a mug, and pay back the order.", "A blue one."
 TOOLS = {"stock": {"product": "mug"}, "ship": {"product": "mug"}, "refund": {"order": "1"}}
 QUIET = 3600.0  # seconds between two looks of a runtime: none comes, so that each life passes the same points
@@ -91,11 +92,13 @@ class Life:
     gated: str = "refund"
     lag: float = 0.0
 
-    def open(self):
+    def open(self, tenant="default"):
         if isinstance(self.where, MemoryStore):
-            return self.where
+            return self.where if tenant == "default" else MemoryStore(tenant=tenant)
         url, _, schema = self.where.rpartition("#")
-        return PostgresStore(url, schema=schema) if url else SqliteStore(self.where, synchronous="normal")
+        if url:
+            return PostgresStore(url, schema=schema, tenant=tenant)
+        return SqliteStore(self.where, tenant=tenant, synchronous="normal")
 
     @property
     def file(self):
@@ -204,7 +207,7 @@ async def scenario(points, told):
     await live(points, Process(Life(**json.loads(told))))
 
 
-async def check(store, life, processes=(), uncut=None):
+async def check(store, life, processes=(), uncut=None, **found):
     """Check all that is known of a session that came to its end, and compare it to one that was not cut.
 
     Args:
@@ -212,10 +215,12 @@ async def check(store, life, processes=(), uncut=None):
         life: The session's.
         processes: Those in which it was, if they were this one's.
         uncut: The rows of the other one.
+        found: What else `check_session` takes.
     """
     rows = await check_session(
         store,
         life.session,
+        secrets={SECRET},
         effects=life.effects(),
         shown=[viewer for process in processes for viewer in process.shown],
         writes=[write for process in processes for write in process.writes],
@@ -224,6 +229,7 @@ async def check(store, life, processes=(), uncut=None):
         gated=frozenset({life.gated}),
         retry_safe=frozenset({"stock", "refund"}),
         max_turns=2,
+        **found,
     )
     assert [*await store.calls(life.session), *await store.inbox(life.session)] == []
     assert (await store.unfinished(life.session)).at_rest

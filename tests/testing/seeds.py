@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from time import process_time
 
 import pytest
 
@@ -47,10 +48,11 @@ RESUMED = Agent("mock", tools=[look_up, reserve, book])
 TIMEOUT = pytest.mark.timeout(max(120, SEEDS))
 
 
-def failures(block):
-    """Live through the seeds of a block; return what they failed of."""
-    found = []
-    for number, seed in enumerate(range(FIRST + block, FIRST + SEEDS, BLOCKS)):
+def failures(block, record_property):
+    """Live through the seeds of a block; return what they failed of, and record how many they were, in how long."""
+    found, began = [], process_time()
+    seeds = range(FIRST + block, FIRST + SEEDS, BLOCKS)
+    for number, seed in enumerate(seeds):
         sent.clear()
         try:
             if number % STEADY == 1:
@@ -60,4 +62,5 @@ def failures(block):
         except SimulationFailed as failure:
             found.append(str(failure))
         found += [f"seed {seed}: {key} was sent {times} times" for key, times in sent.items() if times > 1]
+    record_property("seeds", [len(seeds), process_time() - began])
     return found

@@ -15,29 +15,34 @@ def anyio_backend(request):
 
 
 @pytest.mark.parametrize("gated", ["refund", "ship"])
-async def test_cut_by_an_exception_in_memory(tmp_path, gated):
+async def test_cut_by_an_exception_in_memory(tmp_path, gated, figure):
     async with open_matrix(MemoryStore(), tmp_path, gated=gated) as matrix:
-        assert report("by exception", "memory", await matrix.by_exception()) == len(matrix.names) >= LEAST
+        assert (
+            report(figure, f"exception in memory, {gated} gated", await matrix.by_exception())
+            == len(matrix.names)
+            >= LEAST
+        )
 
 
-async def test_cut_by_an_exception_twice_in_memory(tmp_path):
+async def test_cut_by_an_exception_twice_in_memory(tmp_path, figure):
     """The process that goes on is cut, too, at each of its points."""
     async with open_matrix(MemoryStore(), tmp_path) as matrix:
         points = [await matrix.by_exception(first=name) for name in SAMPLE]
-    assert report("by exception, twice", "memory", sum(points)) >= LEAST
+    assert report(figure, f"exception in memory behind {len(SAMPLE)} first ones", sum(points)) >= LEAST
 
 
-async def test_cut_by_an_exception_on_sqlite(tmp_path):
+async def test_cut_by_an_exception_on_sqlite(tmp_path, figure):
     async with open_matrix(str(tmp_path / "s.db"), tmp_path, lag=LAG) as matrix:
-        assert report("by exception", "sqlite", await matrix.by_exception()) == len(matrix.names) >= LEAST
+        assert report(figure, "exception on SQLite", await matrix.by_exception()) == len(matrix.names) >= LEAST
 
 
-async def test_cut_by_a_kill_on_sqlite(tmp_path):
+async def test_cut_by_a_kill_on_sqlite(tmp_path, figure):
     async with open_matrix(str(tmp_path / "s.db"), tmp_path) as matrix:
-        assert report("by kill", "sqlite", await matrix.by_kill(step=STEP or 1)) == len(matrix.names) >= LEAST
+        points = await matrix.by_kill(step=STEP or 1)
+        assert report(figure, "os._exit on SQLite", points, STEP or 1) == len(matrix.names) >= LEAST
 
 
-async def test_cut_by_a_kill_twice_on_sqlite(tmp_path):
+async def test_cut_by_a_kill_twice_on_sqlite(tmp_path, figure):
     async with open_matrix(str(tmp_path / "s.db"), tmp_path, lag=LAG) as matrix:
         points = await matrix.by_kill(first="tool stock 1 after", step=STEP or 10)
-    assert report("by kill, twice", "sqlite", points) >= LEAST
+    assert report(figure, "os._exit on SQLite behind a first one", points, STEP or 10) >= LEAST

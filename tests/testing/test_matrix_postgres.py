@@ -17,11 +17,12 @@ def where(postgres, schema):
     return f"{postgres.url()}#{schema}"
 
 
-async def test_cut_by_an_exception_on_postgres(where, tmp_path):
+async def test_cut_by_an_exception_on_postgres(where, tmp_path, figure):
     async with open_matrix(where, tmp_path, lag=LAG) as matrix:
-        assert report("by exception", "postgres", await matrix.by_exception()) == len(matrix.names) >= LEAST
+        assert report(figure, "exception on PostgreSQL", await matrix.by_exception()) == len(matrix.names) >= LEAST
 
 
-async def test_cut_by_a_kill_on_postgres(where, tmp_path):
+async def test_cut_by_a_kill_on_postgres(where, tmp_path, figure):
     async with open_matrix(where, tmp_path) as matrix:
-        assert report("by kill", "postgres", await matrix.by_kill(step=STEP or 4)) == len(matrix.names) >= LEAST
+        points = await matrix.by_kill(step=STEP or 4)
+        assert report(figure, "os._exit on PostgreSQL", points, STEP or 4) == len(matrix.names) >= LEAST

@@ -1,20 +1,24 @@
-"""Each guard is taken out in turn, and the simulation names the invariant that it had kept."""
+"""Each guard is taken out in turn, and the invariant that it had kept is named, in a simulation or by `apart`."""
 
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import anyio
 import pytest
+from anyio import move_on_after
 
-from streamagent import Agent, MemoryStore, Pipeline, persist, settle, tool, tool_dispatch
+from streamagent import Agent, MemoryStore, Pipeline, Runtime, persist, settle, tool, tool_dispatch
 from streamagent._core.profiles import Profile
 from streamagent.run import Run
 from streamagent.stages._execution import Execution
 from streamagent.stores._ledger import Ledger
 from streamagent.stores._memory_ledger import MemoryLedger
 from streamagent.testing import SimulationFailed, simulate
+
+from .apart import APART
 
 SEEDS = 200  # within which each is seen
 FEW = 40  # that pass without a mutation; test_simulation has more
@@ -36,17 +40,19 @@ class Skipping(MemoryStore):
     """Leaves out the second row."""
 
     async def read(self, session, **span):
-        async for row in super().read(session, **span):
-            if row.sequence != 2:
-                yield row
+        async with aclosing(super().read(session, **span)) as rows:
+            async for row in rows:
+                if row.sequence != 2:
+                    yield row
 
 
 class OffByOne(MemoryStore):
     """Reads from the row itself, for whoever reads on after it."""
 
     async def read(self, session, *, after=0, until=None):
-        async for row in super().read(session, after=max(after - 1, 0), until=until):
-            yield row
+        async with aclosing(super().read(session, after=max(after - 1, 0), until=until)) as rows:
+            async for row in rows:
+                yield row
 
 
 class Doubling(MemoryStore):
@@ -81,7 +87,13 @@ def without_stop(*args):
     return [row for row in CLOSINGS(*args) if row.type != "stop"]
 
 
-USE, TAKE, CLOSINGS = Execution._use, Run.take, settle.closings
+async def at_once(self, session, **options):
+    with move_on_after(0):
+        await CANCEL(self, session, **options)
+    return True
+
+
+USE, TAKE, CLOSINGS, CANCEL = Execution._use, Run.take, settle.closings, Runtime.cancel
 LOUD = Pipeline(reply=[tool_dispatch([stock, pay]), persist(), shout])
 WELL = {cause: {"reason": "stop"} for cause in settle._STOPS}
 MUTATIONS = {
@@ -97,6 +109,7 @@ MUTATIONS = {
     "reading on begins one row too early": ("I13", OffByOne),
     "turns are counted twice": ("I15", Doubling),
     "a run that was cut ends in ok": ("I16", mock.patch.dict(settle._STOPS, WELL)),
+    "a cancel does not wait for the end": ("I18", mock.patch.object(Runtime, "cancel", at_once)),
     "turns are not limited": ("I19", mock.patch.object(Run, "take", for_ever)),
 }
 
@@ -126,9 +139,18 @@ def test_with_all_guards_nothing_is():
     assert [*lives()] == []
 
 
+@pytest.mark.parametrize("guard", APART)
+def test_without_the_guard_a_scenario_of_its_own_fails(guard, tmp_path):
+    invariant, scenario, changes = APART[guard]
+    anyio.run(scenario, tmp_path / "whole")
+    with ExitStack() as stack, pytest.raises(AssertionError, match=rf"(?m)^{invariant}: "):
+        for change in changes:
+            stack.enter_context(change)
+        anyio.run(scenario, tmp_path / "changed")
+
+
 def test_the_list_in_the_docs_is_this_one():
+    guards = {guard: invariant for guard, (invariant, *_) in (MUTATIONS | APART).items()}
     page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
     listed = re.findall(r"^\| (I\d+) .*\| ([^|]+) \|$", page, re.MULTILINE)
-    assert {guard: invariant for invariant, guard in listed if guard in MUTATIONS} == {
-        guard: invariant for guard, (invariant, _) in MUTATIONS.items()
-    }
+    assert {guard: invariant for invariant, guard in listed} == guards

@@ -8,5 +8,5 @@ pytestmark = TIMEOUT
 
 
 @pytest.mark.parametrize("block", range(BLOCKS // 2, BLOCKS))
-def test_many_seeds_keep_all_invariants(block):
-    assert failures(block) == []
+def test_many_seeds_keep_all_invariants(block, record_property):
+    assert failures(block, record_property) == []

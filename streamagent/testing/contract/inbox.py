@@ -5,7 +5,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from streamagent.errors import ConflictError, LeaseLost, MessageError
+from streamagent.errors import ConflictError, InboxFull, LeaseLost, MessageError
 from streamagent.message import Message
 
 from .rows import KIB64, LONG, call_and_result, contents, rows, text
@@ -40,6 +40,23 @@ class InboxContract:
         with pytest.raises(LeaseLost):
             await store.admit("s", fence=old)
         assert len(await store.inbox("s")) == 1
+
+    async def test_a_thousand_messages_may_wait(self, store):
+        """F43: the queue is bounded."""
+        many = [Message.user(f"{number}") for number in range(999)]
+        with pytest.raises(InboxFull, match="1000 messages"):
+            await store.enqueue("s", Message.user("a"), rest=[*many, Message.user("one too many")])
+        assert await store.inbox("s") == []
+        await store.enqueue("s", many[0], rest=many[1:])
+        last = await store.enqueue("s", Message.user("the last"), client_key="k")
+        with pytest.raises(InboxFull):
+            await store.enqueue("s", Message.user("beyond"))
+        assert await store.enqueue("s", Message.user("the last"), client_key="k") == last
+        await store.enqueue("s", Message(role="user", type="cancel"))
+        await store.enqueue("other", Message.user("elsewhere"))
+        await store.admit("s", fence=await store.acquire("s"), limit=2)
+        await store.enqueue("s", Message.user("again"))
+        assert len(await store.inbox("s")) == 1000
 
     async def test_a_client_key_makes_two_sends_one_message(self, store):
         first = await store.enqueue("s", Message(role="user", content="hi", query={"b": 1, "a": 2}), client_key="k")
@@ -178,13 +195,16 @@ class InboxContract:
         left = await store.unfinished("s")
         assert (len(left.open), [m.content for m in left.calls]) == (0, ['{"a":1}'])
 
-    async def test_a_call_that_was_cut_waits_for_no_result(self, store):
+    @pytest.mark.parametrize(("cut", "waits"), [("budget", 1), ("superseded", 0)])
+    async def test_a_call_that_was_cut_waits_for_its_result_unless_another_attempt_supersedes_it(
+        self, store, cut, waits
+    ):
         fence = await store.acquire("s")
         call = Message(type="tool_call", content="{", more=True)
         await store.write("s", [call], fence=fence)
-        await store.write("s", [replace(call, content="", query={"cut": "crashed"}, more=False)], fence=fence)
+        await store.write("s", [replace(call, content="", query={"cut": cut}, more=False)], fence=fence)
         left = await store.unfinished("s")
-        assert (list(left.open), list(left.calls)) == ([], [])
+        assert (len(left.open), len(left.calls)) == (0, waits)
 
     @pytest.mark.parametrize("call", ["nobody", 5, None, {}])
     async def test_a_result_that_answers_nothing_is_stored_all_the_same(self, store, call):

@@ -1,5 +1,7 @@
 """What every store does about who runs a session, and about the effects of its calls."""
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
@@ -161,6 +163,16 @@ class EffectContract:
         await store.write("s", [result_of(call)], fence=fence)
         assert await store.calls("s") == []
         assert await store.start_call("s", call.id, fence=fence) == 1
+        assert await store.calls("s") == []
+
+    async def test_an_outcome_of_a_result_that_has_begun_is_not_noted(self, store, fence, call):
+        await store.start_call("s", call.id, fence=fence)
+        await store.start_call("s", call.id, fence=fence)
+        result = result_of(call)
+        await store.write("s", [replace(result, more=True)], fence=fence)
+        await store.finish_call("s", call.id, result, fence=fence)
+        assert await store.calls("s") == []
+        await store.write("s", [replace(result, content="")], fence=fence)
         assert await store.calls("s") == []
 
     async def test_of_a_call_that_is_not_stored_nothing_is_noted(self, store, fence):

@@ -166,8 +166,9 @@ class ReadingContract:
                 await store.write("s", [text("ok"), Message(**{field: name})], fence=fence)
             with pytest.raises(MessageError, match=field):
                 store.write_soon("s", Message(**{field: name}), fence=fence, lag=LONG)
-        with pytest.raises(MessageError, match="attempt"):
-            await store.write("s", [Message(attempt=1 << 63)], fence=fence)
+        for attempt in (1 << 63, 0, -1):
+            with pytest.raises(MessageError, match="attempt"):
+                await store.write("s", [Message(attempt=attempt)], fence=fence)
         assert await rows(store) == []
 
     @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ for seed in range(100):
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import re
@@ -156,7 +157,7 @@ def simulate_resuming(agent: Agent, *, seed: int, prompts: Sequence[str] = PROMP
 
 def _live(life: Life, seed: int, world: World, prompts: Sequence[str]) -> Simulation:
     with ExitStack() as stack:
-        for context in (seeded_schedule(seed), _in_one_thread(), _quiet()):
+        for context in (seeded_schedule(seed), _in_one_thread(), _quiet(), _uncollected()):
             stack.enter_context(context)
         try:
             rows = run_in_virtual_time(_in_store, life, world, prompts)
@@ -191,3 +192,15 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the garbage of a life until its end: when it is collected depends on all that the program did before."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

@@ -265,7 +265,10 @@ class Client:
     async def _cancel(self) -> None:
         self._world.done.append(f"cancelled in process {self._process.id}")
         self._world.cuts += 1
-        await self._session.cancel()
+        reply = self._runtime.active.get(SESSION)
+        run = None if reply is None else reply.running
+        if await self._session.cancel() and run is not None:
+            self._world.cancels.append((run.fence, len(self._world.writes)))
 
     async def _steer(self) -> None:
         prompt = self._world.new_prompt("Wait,")

@@ -68,6 +68,7 @@ class World:
         self.done: list[str] = []  # the faults that came
         self.shown: list[tuple[Process, Shown]] = []
         self.writes: list[Write] = []
+        self.cancels: list[tuple[int, int]] = []
         self.accepted: dict[str, str] = {}
         self.before: list[Message] = []
         self.holder: Process | None = None
@@ -112,6 +113,7 @@ class World:
             shown=[shown for _, shown in self.shown],
             writes=self.writes,
             accepted=self.accepted,
+            cancels=self.cancels,
             crashed=self.crashed,
             streamed=frozenset(self.log.streamed),
             gated=frozenset(tool.spec.name for tool in tools if getattr(tool, "requires_approval", False) is True),
@@ -170,7 +172,9 @@ class Process(FaultPoints):
             await checkpoint()
         else:
             await sleep(self.world.dice.random() * longest)
-        await self.awake()
+        if current_time() < self.asleep_until:
+            await self.awake()
+        self._living()
 
     async def awake(self) -> None:
         """Return when the process is not stopped: whatever it does then may come too late."""

@@ -1,0 +1,101 @@
+"""The ledger of a session in a file, and what the file's writer remembers so that it need not look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ._dialect import Database
+from ._forks import ForkPoint
+from ._row import Row
+from ._tables import TableLedger
+
+_LIMIT = 4_000  # sessions, and open messages: above what one process works at, and 1 MB; then it begins anew
+
+
+class Memory:
+    """What a file's writer remembers of it.
+
+    A lease is what its last transaction left of it, unless somebody else has written to the file since. Which messages
+    are open is a guess: the table refuses to have one twice, and whoever guessed wrong looks.
+    """
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+        self.leases: dict[str, Sequence[Any]] = {}
+        self.opened: set[tuple[str, str]] = set()
+
+    def refresh(self, db: Database) -> None:
+        """Forget what may have changed since; called inside a transaction."""
+        [version] = db.execute("PRAGMA data_version").fetchone()  # of other connections' commits alone
+        if version != self._version or len(self.leases) > _LIMIT:
+            self.forget()
+        self._version = version
+        if len(self.opened) > _LIMIT:
+            self.opened.clear()
+
+    def forget(self) -> None:
+        """Look all leases up again."""
+        self.leases.clear()
+
+
+class SqliteLedger(TableLedger):
+    """One session's rows in a file.
+
+    Args:
+        db: The connection.
+        tenant: Whose session it is.
+        session: The session.
+        now: The transaction's time.
+        memory: What the writer remembers.
+        guess: Take an id for new that is not known to be open, and leave it to the table to refuse it.
+    """
+
+    def __init__(  # noqa: PLR0913 - as its base, and two by keyword
+        self, db: Database, tenant: str, session: str, *, now: str, memory: Memory, guess: bool
+    ) -> None:
+        self._memory = memory
+        self._guess = guess
+        self._lasts = True
+        super().__init__(db, tenant, session, now=now)
+
+    def _look_up(self, db: Database, tenant: str, session: str) -> Sequence[Any] | None:
+        return self._memory.leases.get(session) or super()._look_up(db, tenant, session)
+
+    def find_new(self, message_id: str) -> Row | None:
+        """Look an id up that is most likely new."""
+        if self._guess and message_id not in self._touched and (self.session, message_id) not in self._memory.opened:
+            return None
+        return self.find(message_id)
+
+    def put(self, row: Row) -> None:
+        """Remember whether something follows."""
+        super().put(row)
+        if row.state == "open":
+            self._memory.opened.add((self.session, row.id))
+        else:
+            self._memory.opened.discard((self.session, row.id))
+
+    def clear(self) -> bool:
+        """Remember nothing of it."""
+        self._forget()
+        return super().clear()
+
+    def sibling(self, session: str) -> SqliteLedger:
+        """Look at another session in the same transaction."""
+        return type(self)(self._db, self._tenant, session, now=self._now, memory=self._memory, guess=self._guess)
+
+    def begin(self, point: ForkPoint) -> None:
+        """Remember nothing of it."""
+        self._forget()
+        super().begin(point)
+
+    def save(self) -> None:
+        """Remember the lease."""
+        super().save()
+        if self._lasts and (lease := self.lease) is not None:
+            self._memory.leases[self.session] = lease
+
+    def _forget(self) -> None:
+        self._lasts = False
+        self._memory.forget()

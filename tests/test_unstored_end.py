@@ -1,0 +1,190 @@
+"""Runs whose end the store did not take: who cut or reads them is told, and a cancel is heard by whoever goes on."""
+
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from streamagent import Agent, Message, Runtime, ending, tool
+from streamagent.errors import StoreBusy
+from tests.scripted import ScriptedModel, answer, call, calls, check_rows, text
+
+pytestmark = pytest.mark.anyio
+
+HALF = text("half")[:1]
+UNKNOWN = "Interrupted: the run broke off before this call finished. Its outcome is unknown."
+
+
+@pytest.fixture
+def store(either_store):
+    return either_store
+
+
+@pytest.fixture(autouse=True)
+def short_closing(monkeypatch):
+    """Let what `Lock` sets be as before."""
+    monkeypatch.setattr(ending, "CLOSE_TIMEOUT", ending.CLOSE_TIMEOUT)
+
+
+class Lock:
+    """Keeps rows from a store, as another program that holds its lock; nobody waits long for it then.
+
+    Args:
+        store: The store.
+        hangs: It does not answer, instead of refusing.
+    """
+
+    def __init__(self, store, *, hangs=False):
+        self._store, self._write, self._enqueue = store, store.write, store.enqueue
+        self._hangs, self._patience = hangs, ending.CLOSE_TIMEOUT
+
+    def close(self, *, inbox=False):
+        self._store.write, ending.CLOSE_TIMEOUT = self._refuse, 0.1
+        if inbox:
+            self._store.enqueue = self._refuse
+
+    def open(self):
+        self._store.write, self._store.enqueue = self._write, self._enqueue
+        ending.CLOSE_TIMEOUT = self._patience
+
+    async def _refuse(self, *_, **__):
+        if self._hangs:
+            await anyio.sleep_forever()
+        raise StoreBusy("another process holds the write lock")
+
+
+class Bank:
+    """An agent whose first answer hangs, and whose next one would transfer money."""
+
+    def __init__(self, *turns, requires_approval=False, **options):
+        self.ran = []
+
+        @tool(requires_approval=requires_approval)
+        async def transfer() -> str:
+            """Transfer money."""
+            self.ran.append("transfer")
+            return "done"
+
+        self.model = ScriptedModel(*(turns or (HALF, calls(call("transfer")), answer("Transferred."))))
+        self.agent = Agent(self.model, tools=[transfer], **options)
+
+    @asynccontextmanager
+    async def asked(self, store, *, is_read):
+        """A session that is being answered, read by a task or by nobody; gives it, its reply and what the task got."""
+        got = []
+
+        async def read(reply):
+            try:
+                await reply
+            except StoreBusy as error:
+                got.append(error)
+
+        async with (
+            Runtime(store=store, poll=0.01) as runtime,
+            self.agent.session("s", runtime=runtime) as session,
+            anyio.create_task_group() as tasks,
+        ):
+            reply = session.ask("Go.")
+            while (await anext(reply)).content != "half":
+                pass
+            if is_read:
+                tasks.start_soon(read, reply)
+                await self.model.hangs.wait()
+            yield session, reply, got
+
+
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "refuses"])
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "left"])
+async def test_a_cancel_whose_end_is_not_stored_is_not_over_and_whoever_goes_on_closes_the_run(store, hangs, is_read):
+    bank, lock = Bank(), Lock(store, hangs=hangs)
+    async with bank.asked(store, is_read=is_read) as (session, reply, got):
+        lock.close()
+        assert not await session.cancel(reason="no!", timeout=1)
+        lock.open()
+        if not is_read:
+            with pytest.raises(StoreBusy):
+                await reply
+        assert [message.type async for message in session.resume()][-1] == "stop"
+        stored = await check_rows(store)
+    assert len(got) == is_read
+    assert bank.ran == []
+    assert [(row.type, (row.query or {}).get("cut"), (row.query or {}).get("reason")) for row in stored] == [
+        ("text", None, None),
+        ("text", "aborted", None),
+        ("cancel", None, "no!"),
+        ("stop", None, "aborted"),
+    ]
+
+
+async def test_a_cancel_is_over_when_another_process_has_closed_the_run_meanwhile(store):
+    bank, lock = Bank(), Lock(store)
+    async with bank.asked(store, is_read=True) as (session, _, _), anyio.create_task_group() as tasks:
+        lock.close()
+
+        async def go_on():
+            while not await store.waiting(["s"], "cancel"):
+                await anyio.sleep(0.01)
+            lock.open()
+            await session.resume()
+
+        tasks.start_soon(go_on)
+        assert await session.cancel(reason="no!")
+        assert (await check_rows(store))[-1].query["reason"] == "aborted"
+    assert bank.ran == []
+
+
+async def test_a_cancel_that_can_be_kept_nowhere_says_so(store):
+    lock = Lock(store)
+    async with Bank().asked(store, is_read=True) as (session, _, got):
+        lock.close(inbox=True)
+        with pytest.raises(StoreBusy):
+            await session.cancel()
+        lock.open()
+    assert len(got) == 1
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "left"])
+async def test_a_reader_hears_that_the_end_at_its_deadline_is_not_stored(store, is_read):
+    lock = Lock(store, hangs=True)
+    async with Bank(timeout=0.5).asked(store, is_read=is_read) as (_, reply, got):
+        lock.close()
+        await reply.wait()
+        lock.open()
+        if not is_read:
+            with pytest.raises(StoreBusy, match="deadline"):
+                await reply
+    assert ["deadline" in str(error) for error in got] == [True] * is_read
+
+
+# a cancel that waits
+
+
+async def test_a_cancel_that_waits_ends_the_run_of_a_process_that_died_and_says_what_is_known_of_its_calls(store):
+    bank = Bank(answer("never"))
+    made = [call("transfer", f"c{number}") for number in range(2)]
+    async with Runtime(store=store) as runtime, bank.agent.session("s", runtime=runtime) as session:
+        fence = await store.acquire("s")
+        await store.write("s", [Message.user("Go."), *made, Message.stop("tool_calls")], fence=fence)
+        await store.start_call("s", made[0].id, fence=fence)
+        await store.enqueue("s", Message(role="user", type="cancel"))
+        await session.resume()
+        stored = await check_rows(store, crashed=True)
+    assert (bank.ran, bank.model.contexts) == ([], [])
+    assert [row.content for row in stored if row.type == "tool_result"] == [
+        UNKNOWN,
+        "Not executed: the run broke off before this call began.",
+    ]
+    assert stored[-1].query["reason"] == "aborted"
+
+
+async def test_a_cancel_that_waits_ends_a_pause_also_when_the_call_was_approved(store):
+    bank = Bank(calls(call("transfer")), answer("never"), requires_approval=True)
+    async with Runtime(store=store) as runtime, bank.agent.session("s", runtime=runtime) as session:
+        assert (await session.ask("Go.")).reason == "paused"
+        [waits] = await session.pending()
+        await session.approve(waits)
+        await store.enqueue("s", Message(role="user", type="cancel"))
+        await session.resume()
+        stored = await check_rows(store)
+    assert bank.ran == []
+    assert stored[-1].query["reason"] == "aborted"
