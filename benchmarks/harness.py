@@ -23,6 +23,7 @@ Samples = dict[str, list[Sample]]
 _ROOT = Path(__file__).parent.parent
 _LIMIT = 1800  # seconds that one sample may take
 _CLOSE_LIMIT = 5  # seconds that a server may take to end
+_SAID = 500  # characters of what a child said that failed
 _CACHE = "PYTHONPYCACHEPREFIX"
 
 
@@ -51,7 +52,7 @@ def run_child(environment: Mapping[str, str], *args: str) -> Sample:
     """Run Python with these arguments and read the sample that it prints.
 
     Raises:
-        RuntimeError: It failed; its errors were printed.
+        RuntimeError: It failed, with the last that it said.
     """
     return run_command(environment, [sys.executable, *args])
 
@@ -60,11 +61,12 @@ def run_command(environment: Mapping[str, str], arguments: Sequence[str]) -> Sam
     """Run a command and read the sample that it prints.
 
     Raises:
-        RuntimeError: It failed; its errors were printed.
+        RuntimeError: It failed, with the last that it said.
     """
-    done = subprocess.run(arguments, env=environment, cwd=_ROOT, stdout=subprocess.PIPE, timeout=_LIMIT, check=False)
+    done = subprocess.run(arguments, env=environment, cwd=_ROOT, capture_output=True, timeout=_LIMIT, check=False)
     if done.returncode:
-        raise RuntimeError(f"{arguments} ended with status {done.returncode}")
+        said = done.stderr.decode(errors="replace").strip()[-_SAID:]
+        raise RuntimeError(f"{' '.join(arguments)[:_SAID]} ended with status {done.returncode}: {said}")
     sample: Sample = orjson.loads(done.stdout.splitlines()[-1])
     return sample
 
@@ -149,8 +151,9 @@ def gather(contenders: Sequence[str], rounds: int, tick: Tick, take: Callable[[s
         tick(f"round {number + 1}: {name}")
         try:
             samples[name].append(take(name))
-        except (RuntimeError, subprocess.TimeoutExpired):
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
             if name not in PEERS:
                 raise
+            print(f"{name} is left out: {error}", file=sys.stderr)
             del samples[name]
     return samples

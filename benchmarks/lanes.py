@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from .chunks import CPU
 from .harness import interleave
 from .report import Report, Setting, compare
@@ -15,10 +13,9 @@ _TARGET = 0.08  # of the CPU of a loop over `litellm.acompletion`
 
 
 def measure_lanes(setting: Setting) -> Report:
-    """Compare the CPU of the lanes that there are."""
-    lanes = [name for name in _LANES if find_spec(f"{__package__}.contenders.{name}") is not None]
-    samples = interleave([*lanes, _PEER], setting.workload, setting.rounds, setting.tick)
+    """Compare the CPU of the three lanes."""
+    samples = interleave([*_LANES, _PEER], setting.workload, setting.rounds, setting.tick)
     checks = [
-        compare(samples, lane, _PEER, CPU, **({"target": _TARGET} if lane == _PROVIDER else {})) for lane in lanes
+        compare(samples, lane, _PEER, CPU, **({"target": _TARGET} if lane == _PROVIDER else {})) for lane in _LANES
     ]
     return Report(setting=setting, samples=samples, checks=checks, left_out=setting.peers)

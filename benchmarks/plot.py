@@ -31,7 +31,6 @@ _BARS = {
     "stage_cost": ("ns_per_message", "CPU a fragment in ns, source included"),
     "persist": ("cpu_us_per_message", "CPU a stored message in µs"),
     "litellm_lanes": ("cpu_us_per_chunk", "CPU a chunk in µs, by the lane to the provider"),
-    "tool_output": ("peak_mb", "growth of memory in MB, a tool that yields 1 GB"),
 }
 _LINES = {"context_growth": ("cpu_ms at", "stored messages of 1 KB", "CPU of a turn in ms")}
 
@@ -77,7 +76,7 @@ def _draw_bars(axes: Any, report: Report) -> None:
     found = {name: _value(values, key) for name, values in report["medians"].items()}
     bars = sorted(found.items(), key=lambda item: item[1], reverse=True)
     drawn = axes.barh([name for name, _ in bars], [value for _, value in bars], color=[_color(n) for n, _ in bars])
-    axes.bar_label(drawn, labels=[f"{value:,.3g}" for _, value in bars], padding=3)
+    axes.bar_label(drawn, labels=[f"{value:,.4g}" for _, value in bars], padding=3)
     smallest, largest = min(found.values()), max(found.values())
     if 0 < smallest * _SPREAD < largest:
         axes.set_xscale("log")

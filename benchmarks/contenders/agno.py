@@ -23,7 +23,7 @@ async def open_contender(workload: Workload) -> AsyncIterator[Contender]:
     database = SqliteDb(db_file=str(Path(workload.folder, "sessions.db")))
 
     def make() -> Agent:
-        model = OpenAIChat(id=MODEL, base_url=workload.url, api_key="none", max_retries=0)
+        model = OpenAIChat(id=MODEL, base_url=workload.url, api_key="none")
         return Agent(id=_AGENT, model=model, tools=[stock], db=database, add_history_to_context=True, telemetry=False)
 
     agent = make()

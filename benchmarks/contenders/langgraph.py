@@ -18,9 +18,7 @@ from benchmarks.workload import MODEL, PROMPT, Workload, stock
 @asynccontextmanager
 async def open_contender(workload: Workload) -> AsyncIterator[Contender]:
     """Give what runs one session."""
-    model = ChatOpenAI(
-        model=MODEL, base_url=workload.url, api_key="none", max_retries=0, streaming=True, stream_usage=True
-    )
+    model = ChatOpenAI(model=MODEL, base_url=workload.url, api_key="none", streaming=True, stream_usage=True)
     async with AsyncSqliteSaver.from_conn_string(str(Path(workload.folder, "checkpoints.db"))) as saver:
         agent = create_agent(model, tools=[stock], checkpointer=saver)
 

@@ -42,7 +42,6 @@ def creator(workload: Workload) -> Create:
             tools=[TOOL],
             stream=True,
             stream_options={"include_usage": True},
-            max_retries=0,
         )
 
     return create

@@ -28,7 +28,7 @@ async def open_contender(workload: Workload) -> AsyncIterator[Contender]:
     """Give what runs one session."""
     set_tracing_disabled(disabled=True)
     file = Path(workload.folder, "sessions.db")
-    client = AsyncOpenAI(base_url=workload.url, api_key="none", max_retries=0)
+    client = AsyncOpenAI(base_url=workload.url, api_key="none")
     model, tools = OpenAIChatCompletionsModel(model=MODEL, openai_client=client), [function_tool(stock)]
     agent = Agent(name="shop", model=model, tools=tools)
 

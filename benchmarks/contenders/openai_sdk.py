@@ -18,7 +18,7 @@ from .rows import open_rows
 @asynccontextmanager
 async def open_contender(workload: Workload) -> AsyncIterator[Contender]:
     """Give what runs one session."""
-    async with AsyncOpenAI(base_url=workload.url, api_key="none", max_retries=0) as client:
+    async with AsyncOpenAI(base_url=workload.url, api_key="none") as client:
 
         async def create(messages: list[dict[str, Any]]) -> Any:
             return await client.chat.completions.create(

@@ -16,7 +16,7 @@ from benchmarks.workload import MODEL, PROMPT, Workload, stock
 @asynccontextmanager
 async def open_contender(workload: Workload) -> AsyncIterator[Contender]:
     """Give what runs one session."""
-    model = OpenAIModel(client_args={"base_url": workload.url, "api_key": "none", "max_retries": 0}, model_id=MODEL)
+    model = OpenAIModel(client_args={"base_url": workload.url, "api_key": "none"}, model_id=MODEL)
     tools = [tool(stock)]
 
     def make(name: str) -> Agent:
