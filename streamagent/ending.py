@@ -100,7 +100,7 @@ async def _settle(run: Run, ending: Ending, bare: RunContext) -> bool:
         with move_on_after(CLOSE_TIMEOUT) as scope:
             await run.store.flush(run.session)
             left = await run.store.unfinished(run.session)
-            await close_children(run.store, run.session, *(call.id for call in left.calls))  # their own end may have failed
+            await close_children(run.store, run.session, *(call.id for call in left.calls))
             rows = await settle(
                 run.store, run.session, fence=run.fence, cause=ending.cause, known=known, by=ending.by, left=left
             )
