@@ -46,10 +46,12 @@ class Result(Sequence[Message]):
 
     Args:
         messages: What was streamed, folded.
+        stop: The last `stop` that was given before these messages.
     """
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Sequence[Message], stop: Message | None = None) -> None:
         self._messages = tuple(messages)
+        self._stop = stop
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -78,9 +80,8 @@ class Result(Sequence[Message]):
     @property
     def stop(self) -> Message | None:
         """The last `stop`, or `None` when the stream was left before one."""
-        return next(
-            (message for message in reversed(self._messages) if message.type == "stop" and not message.path), None
-        )
+        stops = (message for message in reversed(self._messages) if message.type == "stop" and not message.path)
+        return next(stops, self._stop)
 
     @property
     def reason(self) -> str | None:
@@ -166,8 +167,9 @@ class Reply(ABC):
         Result(last).raise_for_error()
 
     async def result(self) -> Result:
-        """Collect the rest of the answer."""
-        return Result(fold([message async for message in self]))
+        """Collect the rest of the answer; how it ended is told also when all of it was given before."""
+        given = self.stop
+        return Result(fold([message async for message in self]), given)
 
     def __await__(self) -> Generator[Any, Any, Result]:
         return self.result().__await__()

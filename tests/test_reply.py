@@ -67,3 +67,33 @@ async def test_text_does_not_raise_for_an_earlier_turn_or_a_limit():
     async with Canned(Message(content="a")) as reply:
         pass
     assert [piece async for piece in reply.text()] == []
+
+
+class Given(Reply):
+    """Gives these messages."""
+
+    def __init__(self, *messages):
+        self.messages = iter(messages)
+
+    async def __anext__(self):
+        for message in self.messages:
+            return self._given(message)
+        raise StopAsyncIteration
+
+    async def aclose(self):
+        pass
+
+
+ERROR = {"kind": "auth", "message": "no key", "retryable": False}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("read", [0, 1, 2])
+async def test_how_an_answer_ended_is_told_however_much_of_it_was_read_before(read):
+    reply = Given(Message(content="a"), Message.stop("error", error=ERROR, usage={"total_tokens": 3}))
+    for _ in range(read):
+        await anext(reply)
+    result = await reply.result()
+    assert (len(result), result.reason, result.error, result.usage) == (2 - read, "error", ERROR, {"total_tokens": 3})
+    with pytest.raises(ModelError, match="no key"):
+        result.raise_for_error()

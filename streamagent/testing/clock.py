@@ -32,7 +32,7 @@ def virtual_time() -> tuple[str, dict[str, Any]]:
     try:
         from trio.testing import MockClock
     except ImportError as error:
-        raise ConfigError("virtual time is trio's; pip install 'streamagent[testing]'") from error
+        raise ConfigError("virtual time is trio's, and trio is not installed: pip install trio") from error
     return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
@@ -65,8 +65,9 @@ def seeded_schedule(seed: int) -> Iterator[None]:
         seed: The same seed gives the same order, as long as the program does the same.
 
     Raises:
-        ConfigError: This version of trio cannot.
+        ConfigError: trio is not installed, or this version of it cannot.
     """
+    virtual_time()  # says so if trio is missing
     from trio._core import _run  # Hypothesis does the same: trio has no public way to have its order repeated
 
     if not (hasattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING") and hasattr(_run, "_r")):
