@@ -70,6 +70,7 @@ def _setting(name: str, options: Namespace, tick: Tick) -> Setting:
         tick=tick,
         peers=there,
         absent=[peer for peer in options.peers if peer not in there],
+        published=not given,
     )
 
 

@@ -34,6 +34,7 @@ class Setting:
         tick: Told what runs next.
         peers: Who else does the work.
         absent: Peers that were asked for and are not installed.
+        published: The workload is that of the published figures, for which the targets are.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Setting:
     tick: Tick
     peers: Sequence[str] = ()
     absent: Sequence[str] = ()
+    published: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,8 @@ class Report:
         console.print(_medians_table(self))
         if self.checks:
             console.print(_checks_table(self.checks))
+            if not self.setting.published:
+                console.print("the targets are for another workload: that of the published figures", style="dim")
         console.print(", ".join(f"{name} {number}" for name, number in versions(self.samples).items()), style="dim")
         if self.absent:
             console.print(f"not installed, or failed: {', '.join(self.absent)}", style="dim")
