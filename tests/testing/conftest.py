@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-OFTEN = {"test_matrix.py", "test_matrix_postgres.py", "test_seeds_1.py", "test_seeds_2.py"}
+OFTEN = {"test_kills.py", "test_matrix.py", "test_matrix_postgres.py", "test_seeds_1.py", "test_seeds_2.py"}
 
 
 @pytest.fixture(autouse=True)
