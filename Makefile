@@ -28,7 +28,7 @@ demo: $(VENV)/installed
 test: $(VENV)/dev $(VENV)/model
 	$(BIN)/python -m pytest $(SUITE)
 
-# The suite again, with the share of lines and branches that it runs; it takes half as long again.
+# The suite, with the share of lines and branches that it runs; it takes longer.
 coverage: $(VENV)/dev $(VENV)/model
 	$(BIN)/python -m pytest $(SUITE) --cov --cov-report=term --cov-fail-under=95
 
