@@ -118,7 +118,7 @@ class Given:
     def __init__(self, rows: Callable[[int | None], Stream], system: str | None, turn: Turn | None) -> None:
         self._rows = rows
         self._system = system
-        self._turn = turn or Turn("")
+        self._turn = turn
         self._opened: list[Stream] = []
         self._until: int | None = None
 
@@ -134,15 +134,16 @@ class Given:
 
     async def _read(self) -> Stream:
         turn = self._turn
-        turn.asked = 0.0
-        if self._system:
-            system = Message.system(self._system)
-            turn.asked = estimate_tokens(system)
+        system = Message.system(self._system) if self._system else None
+        if turn is not None:
+            turn.asked = 0.0 if system is None else estimate_tokens(system)
+        if system is not None:
             yield system
         last: int | None = 0
         async with aclosing(self._rows(self._until)) as rows:
             async for message in rows:
-                turn.asked += estimate_tokens(message)
+                if turn is not None:
+                    turn.asked += estimate_tokens(message)
                 last = message.sequence
                 yield message
         self._until = self._until or last

@@ -59,13 +59,7 @@ def read_event(data: bytes) -> Said | None:
     Raises:
         ModelError: It is damaged, or something in it has the wrong type (kind `protocol`).
     """
-    try:
-        said = _decode(data).choices[0].delta
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _read_all(data)
-    if said.reasoning_content is None:
-        return None if said.content is None else ("text", said.content)
-    return ("reasoning", said.reasoning_content) if not said.content else _read_all(data)
+    return read_piece(data) or _read_all(data)
 
 
 def read_piece(data: bytes) -> Piece | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -21,7 +22,7 @@ from .base import full_name, require_asyncio
 from .body import StreamedBody
 from .chunks import ChunkModel, Request, tool_choice, tool_list
 from .endpoints import ENDPOINTS, address
-from .faults import WRONG_SHAPE, find_secrets, nothing_came
+from .faults import WRONG_SHAPE, find_secrets
 from .retry import RetryPolicy
 
 _PASSED = ("temperature", "top_p", "max_tokens", "seed", "stop", "reasoning_effort")
@@ -93,22 +94,13 @@ class DirectModel(ChunkModel):
         history = request.history
         sent = exactjson.dumps(body) if history is None else StreamedBody(body, history)
         async with http.post(where.url, headers, sent, secrets=secrets) as response:
-            reader, some = EventReader(), False
             if response.content_type == "application/json":  # it does not stream
                 yield [_whole(await response.content.read(EVENT_LIMIT))]
-                reader.done = some = True
-            async for data in response.content.iter_any():
-                said = reader.feed(data)
-                some = some or bool(said)
-                yield said
-                if reader.done or reader.error:
-                    break
-            else:
-                yield reader.end()
-            if reader.error or not some:
-                raise reader.error or nothing_came(response.content_type)
-            if reader.done:
                 yield DONE
+                return
+            async with aclosing(http.answer(response, EventReader())) as said:
+                async for batch in said:
+                    yield batch
 
     async def price(self, usage: Mapping[str, Any]) -> float | None:
         """Price tokens by the map that LiteLLM ships with; see `ChunkModel.price`."""

@@ -14,11 +14,14 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from streamagent._core.event import EventReader
+from streamagent._core.sse import DONE
 from streamagent.errors import ModelError
 from streamagent.shared import closes_idle
 
+from .attempt import Chunks
 from .body import StreamedBody
-from .faults import redact, refusal
+from .faults import nothing_came, redact, refusal
 
 if TYPE_CHECKING:
     import aiohttp
@@ -153,6 +156,34 @@ async def post(
         pool.active -= 1
         if streamed is not None:
             await streamed.aclose()
+
+
+async def answer(response: aiohttp.ClientResponse, reader: EventReader) -> Chunks:
+    """Read a stream of events.
+
+    Args:
+        response: What `post` gave.
+        reader: Reads its events.
+
+    Yields:
+        What came with each read of the network; then `DONE`, unless the answer broke off.
+
+    Raises:
+        ModelError: The answer failed, or nothing came.
+    """
+    some = False
+    async for data in response.content.iter_any():
+        said = reader.feed(data)
+        some = some or bool(said)
+        yield said
+        if reader.done or reader.error:
+            break
+    else:
+        yield reader.end()
+    if reader.error or not some:
+        raise reader.error or nothing_came(response.content_type)
+    if reader.done:
+        yield DONE
 
 
 def _proxy(pool: _Pool, url: str) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ _FILE = "model_prices_and_context_window_backup.json"
 _TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 _THOUSAND = 1000
 _DECODER = json.JSONDecoder()
+_entries: dict[str, Mapping[str, Any] | None] = {}
 
 
 async def price(model: str, usage: Mapping[str, Any]) -> float | None:
@@ -30,14 +30,13 @@ async def price(model: str, usage: Mapping[str, Any]) -> float | None:
     Returns:
         US dollars; `None` when the model is not in the map, or nobody counted the tokens.
     """
-    if not _entry.cache_info().currsize:  # reading the map takes some tens of milliseconds
-        await anyio.to_thread.run_sync(_entry, model)
-    entry = _entry(model)
+    if model not in _entries:
+        _entries[model] = await anyio.to_thread.run_sync(_read_entry, model)  # some tens of milliseconds
+    entry = _entries[model]
     return None if entry is None else cost(entry, usage)
 
 
-@cache
-def _entry(model: str) -> Mapping[str, Any] | None:
+def _read_entry(model: str) -> Mapping[str, Any] | None:
     """Read one model's entry; the rest of the map is not kept."""
     spec = find_spec("litellm")
     folders = (spec and spec.submodule_search_locations) or ()

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import anyio
 
 from streamagent._core.event import EventReader
-from streamagent._core.sse import DONE
 from streamagent.errors import ModelError
 
 from . import http
 from .attempt import Chunks
 from .chunks import Request
 from .configs import write_call
-from .faults import find_secrets, nothing_came
+from .faults import find_secrets
 from .litellm import LiteLLMModel, load_litellm, secrets_of
 from .parsed import read
-from .retry import RetryPolicy
 from .wires import Call, Unfit
 
 logger = logging.getLogger("streamagent")
@@ -42,18 +40,10 @@ class ProviderModel(LiteLLMModel):
         ConfigError: `model` names no provider.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        api_base: str | None = None,
-        api_key: str | None = None,
-        retry: RetryPolicy | None = None,
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
-        **options: Any,
-    ) -> None:
-        super().__init__(model, api_base=api_base, api_key=api_key, retry=retry, sleep=sleep, **options)
-        self._told: set[str] = set()
+    @cached_property
+    def _told(self) -> set[str]:
+        """Reasons for which LiteLLM's own client was taken, of which each is told once."""
+        return set()
 
     async def prepare(self) -> None:
         """Import LiteLLM and the HTTP client, which takes seconds the first time; see `ChunkModel.prepare`.
@@ -86,21 +76,14 @@ class ProviderModel(LiteLLMModel):
 
     async def _answer(self, call: Call, parameters: Mapping[str, Any]) -> Chunks:
         secrets = [*secrets_of(parameters), *find_secrets(call.headers), call.key or ""]
-        reader, some = EventReader(partial(read, call)), False
+        reader = EventReader(partial(read, call))
         try:
-            async with http.post(call.url, call.headers, call.body, secrets=secrets) as response:
-                async for data in response.content.iter_any():
-                    said = reader.feed(data)
-                    some = some or bool(said)
-                    yield said
-                    if reader.done or reader.error:
-                        break
-                else:
-                    yield reader.end()
-                if reader.error or not some:
-                    raise reader.error or nothing_came(response.content_type)
-                if reader.done:
-                    yield DONE
+            async with (
+                http.post(call.url, call.headers, call.body, secrets=secrets) as response,
+                aclosing(http.answer(response, reader)) as said,
+            ):
+                async for batch in said:
+                    yield batch
         except ModelError as error:
             raise self._hinted(error, parameters) from error
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import re
-import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from streamagent._core.output import Capped, describe, text_of
-from streamagent.calls import ExecutionMode, Output, Reconcile, RequiresApproval, ToolCall, ToolContext, ToolSpec
+from streamagent.calls import ExecutionMode, Reconcile, RequiresApproval, ToolCall, ToolContext, ToolSpec
 from streamagent.errors import ConfigError, ToolError
 
 from .docstring import parse_docstring
 from .json_schema import check_object, from_schema
+from .plain import call_in_thread
 from .schema import Parameters, Signature, from_signature, read_signature
-from .threads import run_in_thread
 
 P = ParamSpec("P")
 Prepare = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -167,7 +164,7 @@ class FunctionTool(Generic[P, R]):
             if self._is_async:
                 result = call()
             else:
-                (result,) = await run_in_thread(functools.partial(_call, call, context.cancelled), context.cancelled)
+                result = await call_in_thread(call, context.cancelled)
             if inspect.isawaitable(result):
                 result = await result
         except SystemExit as error:
@@ -201,6 +198,8 @@ def tool(
     prepare_arguments: Prepare | None = ...,
     execution_mode: ExecutionMode = ...,
     requires_approval: RequiresApproval = ...,
+    retry_safe: bool = ...,
+    reconcile: Reconcile | None = ...,
 ) -> FunctionTool[P, R]: ...
 
 
@@ -214,6 +213,8 @@ def tool(
     prepare_arguments: Prepare | None = ...,
     execution_mode: ExecutionMode = ...,
     requires_approval: RequiresApproval = ...,
+    retry_safe: bool = ...,
+    reconcile: Reconcile | None = ...,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -261,43 +262,7 @@ def _threaded(reconcile: Reconcile) -> Reconcile:
     """Let a plain function be asked in a worker thread, as a tool is run there."""
 
     async def ask(call: ToolCall) -> Any:
-        cancelled = call.context.cancelled
-        (found,) = await run_in_thread(
-            functools.partial(_call, functools.partial(reconcile, call), cancelled), cancelled
-        )
+        found = await call_in_thread(functools.partial(reconcile, call), call.context.cancelled)
         return await found if inspect.isawaitable(found) else found
 
     return ask
-
-
-def _call(call: Callable[[], Any], cancelled: threading.Event) -> tuple[Any]:
-    """Call in the worker thread, and there run what a generator does between its pieces.
-
-    Returns:
-        The result in a tuple: trio takes a thread that returns a bare coroutine for a mistake.
-    """
-    result = call()
-    return (_join(result, cancelled) if inspect.isgenerator(result) else result,)
-
-
-def _join(pieces: Generator[Any, Any, Any], cancelled: threading.Event) -> Output:
-    """Join what a generator yields, up to an error or until nobody waits any more."""
-    capped = Capped()
-    with contextlib.closing(pieces):
-        try:
-            for piece in pieces:
-                _add(capped, piece)
-                if cancelled.is_set():
-                    break
-        except Exception as error:  # noqa: BLE001 - foreign code; what it made before it failed is worth keeping
-            return _failed(capped, error)
-    return capped.output()
-
-
-def _add(capped: Capped, piece: Any) -> None:
-    capped.add(piece if isinstance(piece, str) else f"{text_of(piece)}\n")
-
-
-def _failed(capped: Capped, error: Exception) -> Output:
-    capped.add(f"\n{describe(error)}")
-    return capped.output(is_error=True)
