@@ -38,41 +38,35 @@ async def leaving(awaitable: Awaitable[T], cancelled: Callable[[], bool], grace:
         cancelled: Tells whether its end is wanted; asked only when it was resumed by an exception.
         grace: How long it may go on then, in seconds.
     """
-    steps: Any = awaitable.__await__()
-    try:
-        trap = steps.send(None)
-    except StopIteration as end:
-        result: T = end.value
-    else:
-        result = await _resumed(steps, trap, cancelled, grace)
+    result: T = await _stepped(awaitable.__await__(), None, cancelled, grace)
     return result
 
 
 @coroutine
-def _resumed(steps: Any, trap: Any, cancelled: Callable[[], bool], grace: float) -> Generator[Any, Any, Any]:
-    """Step what has begun to wait, until its end or until it is left."""
-    error: BaseException | None = None
+def _stepped(
+    steps: Any, thrown: BaseException | None, cancelled: Callable[[], bool], grace: float
+) -> Generator[Any, Any, Any]:
+    """Step what waits, first by this exception if there is one, until its end or until it is left."""
+    error, value = thrown, None
     since: float | None = None
     try:
         while since is None or monotonic() - since <= grace:
-            try:
-                value = yield trap
-            except BaseException as thrown:  # noqa: BLE001 - it is thrown on
-                error = thrown
-                trap = steps.throw(thrown)
-            else:
-                error = getattr(value, "error", error)  # trio does not throw, it sends an `outcome.Error`
-                trap = steps.send(value)
+            trap = steps.send(value) if thrown is None else steps.throw(thrown)
             if error is not None and cancelled():
                 since = since or monotonic()
             else:
                 error = since = None
+            try:
+                value = yield trap
+                thrown, error = None, getattr(value, "error", error)  # trio sends an `outcome.Error`, it does not throw
+            except BaseException as caught:  # noqa: BLE001 - it is thrown on
+                error = thrown = caught
         _close(steps)
         raise error or Interrupted
     except StopIteration as end:
         return end.value
     finally:
-        del error  # its traceback holds this frame
+        del error, thrown  # their tracebacks hold this frame
 
 
 class _Left(BaseException):
@@ -105,7 +99,7 @@ class Waiter(ABC):
         """Return the time on the event loop's clock; anyio would look up the loop for each chunk of an answer."""
 
     @abstractmethod
-    async def wait(self, awaitable: Awaitable[T], *, deadline: float = math.inf) -> T:
+    def wait(self, awaitable: Awaitable[T], *, deadline: float = math.inf) -> Awaitable[T]:
         """Await something.
 
         Args:
@@ -184,25 +178,33 @@ class _TaskWaiter(Waiter):
     def now(self) -> float:
         return self._loop.time()
 
-    async def wait(self, awaitable: Awaitable[T], *, deadline: float = math.inf) -> T:
+    @coroutine
+    def wait(self, awaitable: Awaitable[T], *, deadline: float = math.inf) -> Generator[Any, Any, T]:
+        """Await something, as `leaving` does, whose own frames would cost as much again."""
         task = self._task = asyncio.current_task(self._loop)
         self._deadline = deadline
         if deadline < self._due:
             self._set_timer(deadline)
+        steps: Any = awaitable.__await__()
+        thrown: BaseException | None = None
         try:
-            steps: Any = awaitable.__await__()
-            try:
+            while thrown is None:
                 trap = steps.send(None)
-            except StopIteration as end:  # as `leaving` does; its own frame would cost as much again
-                result: T = end.value
-            else:
-                result = await _resumed(steps, trap, self._is_cancelled, GRACE)
+                try:
+                    yield trap
+                except BaseException as caught:  # noqa: BLE001 - it is thrown on
+                    thrown = caught
+            result: T = yield from _stepped(steps, thrown, self._is_cancelled, GRACE)
             return result  # noqa: TRY300 - a value that came in spite of the end is one
+        except StopIteration as end:
+            result = end.value
+            return result
         except asyncio.CancelledError:
             if self._cuts and task is not None and task.cancelling() <= self._cuts:
                 raise Interrupted from None
             raise
         finally:
+            del thrown
             self._task = None
             while self._cuts and task is not None:
                 self._cuts -= 1

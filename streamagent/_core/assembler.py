@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from operator import eq
 from typing import Any, Final
 
 from streamagent.errors import ModelError
@@ -12,7 +13,7 @@ from streamagent.message import Message, clean_text
 from .blocks import Blocks
 from .calls import Calls
 from .delta import Delta, read_chunk
-from .think import Kind, Piece, ThinkSplitter
+from .think import Kind, Piece, Pieces, ThinkSplitter
 from .usage import merge_usage
 
 # As many equal pieces in a row mean a model that is stuck (quirk Q51); short ones are white space and rules of dashes.
@@ -107,7 +108,7 @@ class Assembler:
         """Whether text, reasoning or a call was returned, so that asking again would show."""
         return self._blocks.shown or self._calls.shown
 
-    def feed(self, *chunks: Mapping[str, Any] | Delta | Piece) -> list[Message]:
+    def feed(self, *chunks: Mapping[str, Any] | Delta | Piece | Pieces) -> list[Message]:
         """Take chunks; those of one network read should come together, as their text is one fragment then.
 
         Args:
@@ -125,7 +126,8 @@ class Assembler:
             if self._stopped:
                 break
             if type(chunk) is tuple:
-                self._say(*chunk)
+                kind, said = chunk
+                self._say(kind, said) if isinstance(said, str) else self._say_all(kind, said)
                 continue
             delta = chunk if isinstance(chunk, Delta) else read_chunk(chunk)
             self._check(delta)
@@ -211,6 +213,20 @@ class Assembler:
         self._blocks.add(kind, piece)
         if self._is_stuck(kind, piece):
             self._break_stuck(kind)
+
+    def _say_all(self, kind: Kind, pieces: list[str]) -> None:
+        """Take pieces that came together, as `_say` does one by one."""
+        whole = "".join(pieces)
+        size = self._size + len(whole)
+        if size > ANSWER_LIMIT or any(map(eq, pieces, pieces[1:])) or (pieces[0] == self._last):
+            for piece in pieces:
+                if not self._stopped:
+                    self._say(kind, piece)
+            return
+        self._size = size
+        self._thought |= kind == "reasoning"
+        self._blocks.add(kind, whole)
+        self._last, self._last_kind, self._repetitions = pieces[-1], kind, 1
 
     def _pieces(self, delta: Delta) -> Sequence[Piece]:
         """Put opaque data aside and return the pieces to show; blocks repeat what came by field (quirk Q79)."""

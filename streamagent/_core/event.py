@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -11,9 +11,11 @@ from streamagent.errors import ModelError
 
 from .delta import Delta, read_chunk
 from .sse import DONE, SSEDecoder, parse_event
-from .think import Piece
+from .think import Piece, Pieces
 
-Said = Piece | Delta
+Said = Piece | Pieces | Delta
+
+_TOGETHER: Final = 16  # events that are read at once
 
 _ABSENT: Final = msgspec.Raw(b"null")
 
@@ -43,7 +45,7 @@ class _Chunk(msgspec.Struct, gc=False):
     error: None = None
 
 
-_decode: Final = msgspec.json.Decoder(_Chunk).decode
+_decoder: Final = msgspec.json.Decoder(_Chunk)
 
 
 def read_event(data: bytes) -> Said | None:
@@ -65,12 +67,25 @@ def read_event(data: bytes) -> Said | None:
 def read_piece(data: bytes) -> Piece | None:
     """Read the data of an event that is a piece of text or reasoning and nothing else; `None` for any other."""
     try:
-        said = _decode(data).choices[0].delta
+        said = _decoder.decode(data).choices[0].delta
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     if said.reasoning_content is None:
         return None if said.content is None else ("text", said.content)
     return None if said.content else ("reasoning", said.reasoning_content)
+
+
+def _read_pieces(events: Sequence[bytes]) -> Pieces | None:
+    """Read the data of events that are pieces of one kind and nothing else; `None` for any others."""
+    try:
+        deltas = [chunk.choices[0].delta for chunk in _decoder.decode_lines(b"\n".join(events))]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    texts = [said.content for said in deltas if said.reasoning_content is None and said.content is not None]
+    if len(texts) == len(deltas) == len(events):  # of two objects in one event none is to be lost
+        return "text", texts
+    thoughts = [said.reasoning_content for said in deltas if said.reasoning_content is not None and not said.content]
+    return ("reasoning", thoughts) if len(thoughts) == len(deltas) == len(events) else None
 
 
 def _read_all(data: bytes) -> Delta | None:
@@ -86,13 +101,15 @@ class EventReader:
 
     Args:
         read: Reads the data of an event; raises `ModelError` alone.
+        plain: The events are OpenAI's: pieces of text or reasoning are read together, as `read_piece` reads each.
     """
 
-    __slots__ = ("_decoder", "_read_event", "done", "error")
+    __slots__ = ("_decoder", "_plain", "_read_event", "done", "error")
 
-    def __init__(self, read: Callable[[bytes], Said | None] = read_event) -> None:
+    def __init__(self, read: Callable[[bytes], Said | None] = read_event, *, plain: bool = True) -> None:
         self._decoder = SSEDecoder()
         self._read_event = read
+        self._plain = plain
         self.done = False
         self.error: ModelError | None = None
 
@@ -104,16 +121,26 @@ class EventReader:
         """Take the end of the connection; return what was held back."""
         return self._read(self._decoder.end())
 
-    def _read(self, events: Iterator[bytes]) -> list[Said]:
+    def _read(self, events: Iterable[bytes]) -> list[Said]:
         said: list[Said] = []
-        read = self._read_event
         try:
-            for data in events:
-                if data == DONE:
-                    self.done = True
-                    break
-                if (item := read(data)) is not None:
-                    said.append(item)
+            if self._plain and isinstance(events, list):
+                for start in range(0, len(events), _TOGETHER):
+                    group = events[start : start + _TOGETHER]
+                    if self.done or (pieces := _read_pieces(group)) is None:
+                        self._read_each(group, said)
+                    else:
+                        said.append(pieces)
+            else:
+                self._read_each(events, said)
         except ModelError as error:
             self.error = error
         return said
+
+    def _read_each(self, events: Iterable[bytes], said: list[Said]) -> None:
+        for data in events:
+            if self.done or data == DONE:
+                self.done = True
+                break
+            if (item := self._read_event(data)) is not None:
+                said.append(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import orjson
@@ -36,27 +36,35 @@ class SSEDecoder:
         self._buffer = bytearray()
         self._after_cr = False
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Decode one network read; nothing happens until the result is iterated, to its end.
+    def feed(self, data: bytes) -> Iterable[bytes]:
+        """Decode one network read.
 
         Args:
             data: Bytes that may begin and end anywhere.
 
-        Yields:
-            The data of each event that is complete now, without comments and empty events; `DONE` is one of them.
-
-        Raises:
-            ModelError: An event is longer than the limit (kind `protocol`); the decoder is of no use any more.
+        Returns:
+            The data of each event that is complete now, without comments and empty events; `DONE` is one of them. To
+            be iterated to its end before the next read: an event that is longer than the limit raises `ModelError`
+            (kind `protocol`) there, and the decoder is of no use any more.
         """
-        searched = max(0, len(self._buffer) - 1)
-        self._buffer += self._normalised(data)
-        if self._buffer.find(b"\n\n", searched) >= 0:
-            *events, rest = bytes(self._buffer).split(b"\n\n")
-            self._buffer = bytearray(rest)
-            for event in events:
-                self._check(event)
-                if payload := _payload(event):
-                    yield payload
+        data = self._normalised(data)
+        if self._buffer:
+            searched = len(self._buffer) - 1
+            self._buffer += data
+            if self._buffer.find(b"\n\n", searched) < 0:
+                return self._events(b"")
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        block, _, rest = data.rpartition(b"\n\n")
+        self._buffer += rest
+        plain = _plain_events(block) if len(data) <= self._limit else None
+        return self._events(block) if plain is None else plain
+
+    def _events(self, block: bytes) -> Iterator[bytes]:
+        for event in block.split(b"\n\n"):
+            self._check(event)
+            if payload := _payload(event):
+                yield payload
         self._check(self._buffer)
 
     def end(self) -> Iterator[bytes]:
@@ -83,6 +91,15 @@ class SSEDecoder:
     def _check(self, event: bytes | bytearray) -> None:
         if len(event) > self._limit:
             raise ModelError(f"the provider sent an event of more than {self._limit} bytes", kind="protocol")
+
+
+def _plain_events(block: bytes) -> list[bytes] | None:
+    """Return the data of events that are a line of data each, as nearly all are; `None` if there are others."""
+    events = block.split(b"\n\ndata:")
+    if not block.startswith(b"data:") or block.count(b"\n") > 2 * (len(events) - 1):
+        return None
+    events[0] = events[0][5:]
+    return list(filter(None, map(bytes.strip, events)))
 
 
 def _payload(event: bytes) -> bytes:

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 Kind = Literal["reasoning", "text"]
 Piece = tuple[Kind, str]
+Pieces = tuple[Kind, list[str]]  # of one kind, that came together
 
 OPENER: Final = "<think>"
 CLOSER: Final = "</think>"

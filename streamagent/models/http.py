@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _ERROR_LIMIT = 64 * 1024  # bytes that are read of the body of an error
 _CONNECT_TIMEOUT = 30.0  # seconds
 _LINGER = 0.05  # seconds that the end of a response is waited for, so that its connection can be used again
+_PIECEWISE = 64 * 1024  # bytes of a body that is sent piece by piece, so that others have their turn
 _OK, _FAILED, _LENGTH_REQUIRED = 200, 400, 411
 
 _sized: set[str] = set()  # addresses that take no request of unknown length
@@ -133,7 +134,7 @@ async def post(
     try:
         if streamed is not None and url in _sized:
             headers = {**headers, "Content-Length": str(await streamed.measure())}
-        data = io.BytesIO(body) if isinstance(body, bytes) else body.pieces()
+        data = _payload(body) if isinstance(body, bytes) else body.pieces()
         proxy = _proxy(pool, url)
         async with pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False) as response:
             if response.status != _OK:
@@ -172,7 +173,10 @@ async def answer(response: aiohttp.ClientResponse, reader: EventReader) -> Chunk
         ModelError: The answer failed, or nothing came.
     """
     some = False
-    async for data in response.content.iter_any():
+    content = response.content
+    with suppress(AttributeError):  # by itself it looks for more after each piece of a read, not once a read
+        content._low_water = 1  # noqa: SLF001 - aiohttp has no public name for it
+    while data := await content.readany():
         said = reader.feed(data)
         some = some or bool(said)
         yield said
@@ -184,6 +188,11 @@ async def answer(response: aiohttp.ClientResponse, reader: EventReader) -> Chunk
         raise reader.error or nothing_came(response.content_type)
     if reader.done:
         yield DONE
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO:
+    """Give a large body in a form that aiohttp sends piece by piece."""
+    return body if len(body) < _PIECEWISE else io.BytesIO(body)
 
 
 def _proxy(pool: _Pool, url: str) -> str | None:

@@ -76,7 +76,7 @@ class ProviderModel(LiteLLMModel):
 
     async def _answer(self, call: Call, parameters: Mapping[str, Any]) -> Chunks:
         secrets = [*secrets_of(parameters), *find_secrets(call.headers), call.key or ""]
-        reader = EventReader(partial(read, call))
+        reader = EventReader(partial(read, call), plain=call.plain)
         try:
             async with (
                 http.post(call.url, call.headers, call.body, secrets=secrets) as response,
