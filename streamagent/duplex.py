@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyio import CancelScope, ClosedResourceError, EndOfStream, Event, create_memory_object_stream, sleep
+from anyio import CancelScope, ClosedResourceError, EndOfStream, Event, WouldBlock, create_memory_object_stream, sleep
 
 from .cancellation import must_propagate
 from .driver import RunReply
@@ -64,9 +64,12 @@ class Duplex:
     async def receive(self) -> Message:
         """Return the next fragment, or raise what a run failed with."""
         try:
-            item = await self._inbox.receive()
-        except ClosedResourceError:  # by `aclose`, while this one waited
-            raise EndOfStream from None
+            item = self._inbox.receive_nowait()  # a wait for each costs more than all stages together
+        except WouldBlock:
+            try:
+                item = await self._inbox.receive()
+            except ClosedResourceError:  # by `aclose`, while this one waited
+                raise EndOfStream from None
         if isinstance(item, _Failed):
             raise item.error
         return item
@@ -116,7 +119,10 @@ class Duplex:
         async with RunReply(self._runtime, self._session, self._plan) as reply:
             async for message in reply:
                 said = True
-                await self._outbox.send(message)
+                try:
+                    self._outbox.send_nowait(message)
+                except WouldBlock:
+                    await self._outbox.send(message)
         return said  # a session that is paused does nothing until something is decided
 
     async def _free(self) -> None:

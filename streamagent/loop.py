@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -36,22 +37,20 @@ async def turns(run: Run) -> Stream:
     """
     left = run.behind
     admitted = [] if left or run.used_up else await run.begin()
-    if not (admitted or left or run.goes_on):
-        return
-    recalled = run.recall()
-    while True:
+    going = bool(admitted or left or run.goes_on)
+    recalled = run.recall() if going else []
+    while going:
         run.take(admitted)
         run.begun = True
         for prompt in admitted:
             yield prompt
         if left is None:
             turn = run.turn = Turn(run.plan.model.name, attempt=run.attempts, shrinks=_may_shrink(run))
-            chain = Chain()
-            try:
+            async with aclosing(Chain()) as chain:
                 async for message in await _answer(run, chain, turn):
-                    yield message
-            finally:
-                await chain.aclose()
+                    yield turn.take(message)
+            if turn.stop is None:
+                yield turn.end()
             left = await _left(run, turn)
         while known := recalled or await run.decide(left):
             for row in known:
@@ -60,11 +59,11 @@ async def turns(run: Run) -> Stream:
         run.begun = False
         border = await _border(run, left)
         run.waiting = None
+        going = isinstance(border, list)
         if isinstance(border, Message):
             yield border
-        if not isinstance(border, list):
-            return
-        admitted, left = await run.hurried(border), None
+        elif border is not None:
+            admitted, left = await run.hurried(border), None
 
 
 _QUEUES_LEFT = ("error", "tool_calls")  # reasons after which what waits goes on waiting: a failure, calls nobody ran
@@ -142,8 +141,7 @@ async def _answer(run: Run, chain: Chain, turn: Turn) -> Source:
     context: AsyncIterable[Message] = chain.tail if stages else given
     answer = plan.model.stream(context, tools=plan.tools, settings=settings, deadline=run.deadline)
     chain.append(answer)
-    chain.append(turn.follow(answer))
-    return chain.tail
+    return answer
 
 
 async def _left(run: Run, turn: Turn) -> Unfinished | None:

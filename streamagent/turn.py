@@ -60,13 +60,6 @@ class Turn:
         # Sequences are the store's to give: a message that had one would pass for stored.
         return message if message.sequence is None else replace(message, sequence=None)
 
-    async def follow(self, answer: Stream) -> Stream:
-        """Pass an answer on, with a `stop` at its end if the model gave none."""
-        async for message in answer:
-            yield self.take(message)
-        if self.stop is None:
-            yield self.end()
-
     def end(self) -> Message:
         """Make the `stop` of a model that ended without one."""
         error = {"kind": "truncated", "message": "the model's stream ended without a stop", "retryable": False}

@@ -127,7 +127,7 @@ class EventReader:
             if self._plain and isinstance(events, list):
                 for start in range(0, len(events), _TOGETHER):
                     group = events[start : start + _TOGETHER]
-                    if self.done or (pieces := _read_pieces(group)) is None:
+                    if len(group) == 1 or self.done or (pieces := _read_pieces(group)) is None:
                         self._read_each(group, said)
                     else:
                         said.append(pieces)

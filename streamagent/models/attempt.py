@@ -41,7 +41,7 @@ class Attempt:
 
     Args:
         prepare: Done first; the time that it takes is no silence of the provider.
-        chunks: The provider's stream; closed with the attempt.
+        ask: Gives the provider's stream, which is closed with the attempt.
         assembler: Makes messages of chunks.
         delay: Tells the wait before another try, in seconds, or `None`; called with the error and `now`.
         limits: How long it may take.
@@ -50,18 +50,18 @@ class Attempt:
     def __init__(
         self,
         prepare: Callable[[], Awaitable[None]],
-        chunks: Chunks,
+        ask: Callable[[], Chunks],
         assembler: Assembler,
         *,
         delay: Delay,
         limits: Limits,
     ) -> None:
         self._prepare = prepare
-        self._chunks = chunks
+        self._ask = ask
+        self._chunks: Chunks | None = None
         self._assembler = assembler
         self._delay = delay
         self._limits = limits
-        self._prepared = False
         self._waiter = make_waiter()
         self._held: list[Message] = []  # bounded: the first visible piece releases it
         self._error: ModelError | None = None
@@ -79,50 +79,57 @@ class Attempt:
 
         At the end `wait` is the time until the next try, in seconds, or `None` when this one counts.
         """
-        self._held += await self._next()
-        self.ended = bool(self._held) and self._held[-1].type == "stop"
+        messages = await self._next()
+        if self._held:
+            messages = [*self._held, *messages]
+        self.ended = bool(messages) and messages[-1].type == "stop"
+        self._held = []
         if not self._assembler.yielded:
-            self.wait = self._wait() if self.ended else None
+            self.wait = self._wait(messages[-1]) if self.ended else None
             if self.wait is not None or not self.ended:
+                self._held = messages
                 return []
-        messages, self._held = self._held, []
         return messages
 
     async def aclose(self) -> None:
         """Close the provider's stream."""
         self._waiter.close()
-        if not getattr(self._chunks, "ag_running", False):  # else it was left in the middle of a wait
-            await self._chunks.aclose()
+        chunks = self._chunks
+        if chunks is not None and not getattr(chunks, "ag_running", False):  # else it was left in the middle of a wait
+            await chunks.aclose()
 
     async def _next(self) -> list[Message]:
-        now = self._waiter.now()
-        left = self._limits.deadline - now
-        idle = self._limits.idle if self._prepared else math.inf
+        waiter, limits = self._waiter, self._limits
+        now = waiter.now()
+        left = limits.deadline - now
+        idle = math.inf if self._chunks is None else limits.idle
         try:
-            if left > 0:  # a provider that always has a chunk ready is never waited for, so nothing else would stop it
-                return await self._waiter.wait(self._received(), deadline=now + min(idle, left))
-            raise Interrupted  # noqa: TRY301 - the same as waiting until then
+            if left <= 0:  # a provider that always has a chunk ready is never waited for: nothing else would stop it
+                raise Interrupted  # noqa: TRY301 - the same as waiting until then
+            until = now + min(idle, left)
+            if self._chunks is None:
+                await waiter.wait(self._prepare(), deadline=until)
+                self._chunks = self._ask()
+                return []
+            return self._taken(await waiter.wait(anext(self._chunks), deadline=until))
+        except StopAsyncIteration:
+            return self._assembler.end(done=False)
         except Interrupted:
-            what = f"the provider sent nothing for {idle:g} s" if idle < left else self._limits.late
+            what = f"the provider sent nothing for {idle:g} s" if idle < left else limits.late
             self._error = ModelError(what, kind="timeout", retryable=True)
         except ModelError as error:
             self._error = error
         return self._assembler.fail(self._error)
 
-    async def _received(self) -> list[Message]:
-        if not self._prepared:
-            await self._prepare()
-            self._prepared = True
-            return []
-        chunk = await anext(self._chunks, None)
+    def _taken(self, chunk: Mapping[str, Any] | Batch | bytes) -> list[Message]:
         if isinstance(chunk, list):
             return self._assembler.feed(*chunk)
         if isinstance(chunk, Mapping):
             return self._assembler.feed(chunk)
         return self._assembler.end(done=chunk == DONE)
 
-    def _wait(self) -> float | None:
-        told = (self._held[-1].query or {}).get("error")
+    def _wait(self, stop: Message) -> float | None:
+        told = (stop.query or {}).get("error")
         if told is None:
             return None
         error = self._error or ModelError(told["message"], kind=told["kind"], retryable=told["retryable"])

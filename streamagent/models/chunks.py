@@ -185,7 +185,7 @@ class ChunkModel(ModelBase):
             starts_in_think=settings.starts_in_think,
         )
         delay = partial(replace(self._retry, retries=settings.retries).delay, number, deadline=limits.deadline)
-        return Attempt(self.prepare, self.chunks(request), assembler, delay=delay, limits=limits)
+        return Attempt(self.prepare, partial(self.chunks, request), assembler, delay=delay, limits=limits)
 
 
 def _size(message: Message) -> int:

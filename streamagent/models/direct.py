@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -13,7 +12,6 @@ import orjson
 from streamagent import exactjson
 from streamagent._core.event import EventReader
 from streamagent._core.response_format import response_format
-from streamagent._core.sse import DONE, EVENT_LIMIT
 from streamagent.errors import ConfigError, ModelError
 
 from . import http, prices
@@ -22,7 +20,7 @@ from .base import full_name, require_asyncio
 from .body import StreamedBody
 from .chunks import ChunkModel, Request, tool_choice, tool_list
 from .endpoints import ENDPOINTS, address
-from .faults import WRONG_SHAPE, find_secrets
+from .faults import WRONG_SHAPE
 from .retry import RetryPolicy
 
 _PASSED = ("temperature", "top_p", "max_tokens", "seed", "stop", "reasoning_effort")
@@ -76,31 +74,21 @@ class DirectModel(ChunkModel):
         require_asyncio()
         await http.load()
 
-    async def chunks(self, request: Request) -> Chunks:
-        """Ask the provider once, after `prepare`; see `ChunkModel.chunks`.
-
-        Yields:
-            What came with each read of the network; then `DONE`, unless the answer broke off.
+    def chunks(self, request: Request) -> Chunks:
+        """Ask the provider once, after `prepare`; see `http.answer`.
 
         Raises:
             ConfigError: Nothing says where the provider listens.
-            ModelError: The request or the stream failed.
+            ModelError: The provider needs a key, and there is none (kind `auth`).
         """
         body = {**self._parameters(request), **request.settings.extra}
         base, key, more = (body.pop(name, None) for name in ("api_base", "api_key", "extra_headers"))
         where = address(self._provider, self._model, api_base=base or self._api_base, api_key=key or self._api_key)
         headers = {**self._headers, **where.headers, **(more or {})}
-        secrets = [*find_secrets(headers), where.key or ""]
         history = request.history
         sent = exactjson.dumps(body) if history is None else StreamedBody(body, history)
-        async with http.post(where.url, headers, sent, secrets=secrets) as response:
-            if response.content_type == "application/json":  # it does not stream
-                yield [_whole(await response.content.read(EVENT_LIMIT))]
-                yield DONE
-                return
-            async with aclosing(http.answer(response, EventReader())) as said:
-                async for batch in said:
-                    yield batch
+        asked = http.Post(url=where.url, headers=headers, body=sent, secrets=lambda: [where.key or ""])
+        return http.answer(asked, EventReader(), whole=_whole)
 
     async def price(self, usage: Mapping[str, Any]) -> float | None:
         """Price tokens by the map that LiteLLM ships with; see `ChunkModel.price`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,13 +15,13 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from streamagent._core.event import EventReader
-from streamagent._core.sse import DONE
+from streamagent._core.sse import DONE, EVENT_LIMIT
 from streamagent.errors import ModelError
 from streamagent.shared import closes_idle
 
 from .attempt import Chunks
 from .body import StreamedBody
-from .faults import nothing_came, redact, refusal
+from .faults import find_secrets, nothing_came, redact, refusal
 
 if TYPE_CHECKING:
     import aiohttp
@@ -112,22 +112,37 @@ async def close_idle() -> None:
         await pool.keeper.aclose()
 
 
-@asynccontextmanager
-async def post(
-    url: str, headers: Mapping[str, str], body: bytes | StreamedBody, *, secrets: Iterable[str] = ()
-) -> AsyncIterator[aiohttp.ClientResponse]:
-    """Send a request and give its response, once its head has come.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """A request.
 
     Args:
         url: Where to.
         headers: Beside those for the body's length.
         body: The body. One that is streamed is sent in chunks; where those are refused, the next request is measured
             before it is sent.
-        secrets: Values that must not occur in the text of an error.
+        secrets: Tells what must not occur in the text of an error, besides what looks secret in the headers.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes | StreamedBody
+    secrets: Callable[[], Iterable[str]] = tuple
+
+    @property
+    def hidden(self) -> list[str]:
+        """What must not occur in the text of an error."""
+        return [*find_secrets(self.headers), *self.secrets()]
+
+
+@asynccontextmanager
+async def post(sent: Post) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Send a request and give its response, once its head has come.
 
     Raises:
         ModelError: The request failed, or the response did in the block.
     """
+    url, headers, body = sent.url, sent.headers, sent.body
     pool, client = await _pool(), _aiohttp()
     pool.active += 1
     streamed = None if isinstance(body, bytes) else body
@@ -141,7 +156,7 @@ async def post(
                 if response.status == _LENGTH_REQUIRED and streamed is not None and url not in _sized:
                     _sized.add(url)
                     raise ModelError("the provider wants to know a request's length", kind="protocol", retryable=True)
-                raise await _refused(response, secrets)
+                raise await _refused(response, sent.hidden)
             yield response
             await _finish(response)
     except client.ClientPayloadError as error:
@@ -151,7 +166,7 @@ async def post(
     except (client.ClientError, OSError) as error:
         if streamed is not None and streamed.error is not None:
             raise streamed.error from None
-        text = redact(str(error), secrets)
+        text = redact(str(error), sent.hidden)
         raise ModelError(f"the connection to the provider failed: {text}", kind="connection", retryable=True) from error
     finally:
         pool.active -= 1
@@ -159,35 +174,43 @@ async def post(
             await streamed.aclose()
 
 
-async def answer(response: aiohttp.ClientResponse, reader: EventReader) -> Chunks:
-    """Read a stream of events.
+async def answer(
+    sent: Post, reader: EventReader, *, whole: Callable[[bytes], Mapping[str, Any]] | None = None
+) -> Chunks:
+    """Send a request and read the stream of events that answers it.
 
     Args:
-        response: What `post` gave.
-        reader: Reads its events.
+        sent: The request.
+        reader: Reads the events.
+        whole: Makes a chunk of a response that is JSON: the provider does not stream.
 
     Yields:
         What came with each read of the network; then `DONE`, unless the answer broke off.
 
     Raises:
-        ModelError: The answer failed, or nothing came.
+        ModelError: The request or the answer failed, or nothing came.
     """
-    some = False
-    content = response.content
-    with suppress(AttributeError):  # by itself it looks for more after each piece of a read, not once a read
-        content._low_water = 1  # noqa: SLF001 - aiohttp has no public name for it
-    while data := await content.readany():
-        said = reader.feed(data)
-        some = some or bool(said)
-        yield said
-        if reader.done or reader.error:
-            break
-    else:
-        yield reader.end()
-    if reader.error or not some:
-        raise reader.error or nothing_came(response.content_type)
-    if reader.done:
-        yield DONE
+    async with post(sent) as response:
+        content = response.content
+        if whole is not None and response.content_type == "application/json":
+            yield [whole(await content.read(EVENT_LIMIT))]
+            yield DONE
+            return
+        with suppress(AttributeError):  # by itself it looks for more after each piece of a read, not once a read
+            content._low_water = 1  # noqa: SLF001 - aiohttp has no public name for it
+        some = False
+        while not (reader.done or reader.error) and (data := await content.readany()):
+            said = reader.feed(data)
+            some = some or bool(said)
+            yield said
+        if not (reader.done or reader.error):
+            said = reader.end()
+            some = some or bool(said)
+            yield said
+        if reader.error or not some:
+            raise reader.error or nothing_came(response.content_type)
+        if reader.done:
+            yield DONE
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO:

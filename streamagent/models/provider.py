@@ -17,7 +17,6 @@ from . import http
 from .attempt import Chunks
 from .chunks import Request
 from .configs import write_call
-from .faults import find_secrets
 from .litellm import LiteLLMModel, load_litellm, secrets_of
 from .parsed import read
 from .wires import Call, Unfit
@@ -75,13 +74,15 @@ class ProviderModel(LiteLLMModel):
                 yield chunk
 
     async def _answer(self, call: Call, parameters: Mapping[str, Any]) -> Chunks:
-        secrets = [*secrets_of(parameters), *find_secrets(call.headers), call.key or ""]
         reader = EventReader(partial(read, call), plain=call.plain)
+        asked = http.Post(
+            url=call.url,
+            headers=call.headers,
+            body=call.body,
+            secrets=lambda: [*secrets_of(parameters), call.key or ""],
+        )
         try:
-            async with (
-                http.post(call.url, call.headers, call.body, secrets=secrets) as response,
-                aclosing(http.answer(response, reader)) as said,
-            ):
+            async with aclosing(http.answer(asked, reader)) as said:
                 async for batch in said:
                     yield batch
         except ModelError as error:

@@ -73,6 +73,8 @@ class Counts:
 
     def passes(self, message: Message) -> bool:
         """Count a message that opens; once one was refused, only what is open is completed."""
+        if message.more and message.id in self.open:  # nearly all fragments
+            return True
         if message.path or message.sequence is not None:  # a sub-agent's, or of before: it was counted
             return True
         return self.counts(message)

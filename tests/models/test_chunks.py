@@ -302,5 +302,10 @@ async def test_chunks_that_were_left_in_the_middle_of_a_wait_are_not_closed():
         async def aclose(self):
             raise RuntimeError("asynchronous generator is already running")
 
+    async def prepare():
+        """Is ready."""
+
     limits = Limits(idle=1, deadline=math.inf, late="late")
-    await Attempt(None, Left(), Assembler(), delay=None, limits=limits).aclose()
+    attempt = Attempt(prepare, Left, Assembler(), delay=None, limits=limits)
+    assert await attempt.step() == []  # it has asked
+    await attempt.aclose()
