@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyio import CancelScope, Event, get_cancelled_exc_class
+from anyio import CancelScope, get_cancelled_exc_class
 
 from .ending import Ending, end_run
 from .errors import HandedOver, LeaseLost, SessionBusy, SessionError, StoreError
@@ -22,7 +22,7 @@ from .resume import is_left_open
 from .run import Run
 from .settle import Cause
 from .tasks import RunTasks
-from .waiting import Interrupted, Waiter, make_waiter
+from .waiting import Interrupted, Latch, Waiter, make_waiter
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -81,7 +81,7 @@ class RunReply(Reply):
         self._by: Message | None = None
         self._switching = False
         self._finishing = False
-        self._finished = Event()
+        self._finished = Latch()
 
     @property
     def done(self) -> bool:
@@ -322,17 +322,16 @@ class RunReply(Reply):
         elif cause == "aborted" and run is not None and run.lineage.tree.left:
             cause = "handover"
         try:
-            with CancelScope(shield=True):
-                await self._drop_previous()
-                await self._end_run(cause, error)
+            with CancelScope(shield=True):  # bounded
+                try:
+                    await self._drop_previous()
+                    await self._end_run(cause, error)
+                finally:
+                    await self._runtime.release(self._session, self, fence=self._fence, unfinished=not self._settled)
         finally:
             if self._waiter is not None:
                 self._waiter.close()
-            try:
-                with CancelScope(shield=True):  # bounded
-                    await self._runtime.release(self._session, self, fence=self._fence, unfinished=not self._settled)
-            finally:
-                self._finished.set()
+            self._finished.set()
 
     async def _drop_previous(self) -> None:
         while (previous := self._previous) is not None:  # one that never began may have one itself

@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import AsyncGeneratorType, FunctionType
 from typing import Any, cast
 
 from anyio import CancelScope, create_task_group, move_on_after
@@ -239,7 +239,9 @@ class Chain:
 
     async def aclose(self, close_timeout: float = CLOSE_TIMEOUT) -> None:
         """Close all links, outermost first, shielded, within `close_timeout` seconds; idempotent."""
-        links, self._links = self._links, []
+        links, self._links = [link for link in self._links if not _is_over(link)], []
+        if not links:
+            return
         with move_on_after(close_timeout, shield=True) as scope:
             async with AsyncExitStack() as stack:
                 for link in links:
@@ -248,6 +250,11 @@ class Chain:
                         stack.push_async_callback(_close, link, scope)
         if scope.cancelled_caught:
             logger.warning("a stage or model did not close within %s s and was abandoned", close_timeout)
+
+
+def _is_over(link: Any) -> bool:
+    """Tell whether nothing is left to close: a generator that has ended."""
+    return link.ag_frame is None if isinstance(link, AsyncGeneratorType) else getattr(link, "is_over", False)
 
 
 async def _close(link: Any, scope: CancelScope) -> None:

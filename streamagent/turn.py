@@ -119,6 +119,11 @@ class Given:
         self._opened.append(self._read())
         return self._opened[-1]
 
+    @property
+    def is_over(self) -> bool:
+        """All that was opened has been read to its end."""
+        return all(getattr(reading, "ag_frame", reading) is None for reading in self._opened)
+
     async def aclose(self) -> None:
         """Close what was not read to its end."""
         for reading in self._opened:

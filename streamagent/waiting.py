@@ -15,7 +15,8 @@ from time import monotonic
 from types import coroutine
 from typing import Any, TypeVar
 
-from anyio import CancelScope, current_effective_deadline, current_time
+from anyio import CancelScope, Event, current_effective_deadline, current_time
+from anyio.lowlevel import checkpoint
 
 T = TypeVar("T")
 
@@ -80,6 +81,34 @@ def _close(steps: Any) -> None:
         except BaseException:  # noqa: BLE001 - it has ended; how does not matter any more
             return
     logger.warning("something that was cancelled goes on whatever is done, and was abandoned: %r", steps)
+
+
+class Latch:
+    """An event that is made when somebody waits for it, and not before: most are set before anybody asks."""
+
+    __slots__ = ("_event", "_set")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._event: Event | None = None
+
+    def is_set(self) -> bool:
+        """Tell whether it was set."""
+        return self._set
+
+    def set(self) -> None:
+        """Let go who waits, now or later."""
+        self._set = True
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Return when it is set, after others had their turn."""
+        if self._set:
+            await checkpoint()
+            return
+        self._event = self._event or Event()
+        await self._event.wait()
 
 
 class Interrupted(Exception):

@@ -27,6 +27,7 @@ from streamagent.calls import (
 from streamagent.errors import ToolError
 from streamagent.hooks import lane_of, said_by
 from streamagent.message import Message, clean_text
+from streamagent.waiting import Latch
 
 from ._approval import Asked, Gate, ask_hook, prepared
 from ._reconcile import outcome_of
@@ -75,7 +76,7 @@ class Execution:
         *,
         previous: Execution | None,
         sequential: bool,
-        border: Event,
+        border: Latch,
         decision: Message | None = None,
     ) -> None:
         self.call = call

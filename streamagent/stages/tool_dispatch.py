@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
 
-from anyio import Event, create_memory_object_stream
+from anyio import create_memory_object_stream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from streamagent.calls import AfterToolCall, BeforeToolCall, ExecutionMode, SteerAt, Tool
@@ -16,6 +16,7 @@ from streamagent.duties import mark
 from streamagent.errors import ConfigError
 from streamagent.message import Message
 from streamagent.protocols import RunContext, Stage, Stream
+from streamagent.waiting import Latch
 
 from ._approval import Gate
 from ._execution import Execution, Options
@@ -148,7 +149,7 @@ class _Batch:
         self._held: list[tuple[Message, Message | None]] = []
         self._executions: deque[Execution] = deque()
         self._last: Execution | None = None
-        self._border = Event()
+        self._border = Latch()
         self._early: dict[str, Message] = {}
         self._votes: list[bool] = []
         self._recalled = False
@@ -230,7 +231,7 @@ class _Batch:
                 return message
             self._early[_call_of(message)] = message
         self.terminated = bool(self._votes) and all(self._votes)
-        self._votes, self._last, self._border, self._recalled = [], None, Event(), False
+        self._votes, self._last, self._border, self._recalled = [], None, Latch(), False
         return None
 
 
