@@ -12,6 +12,7 @@ from .idle import measure_idle
 from .imports import measure_import
 from .lanes import measure_lanes
 from .many import measure_many
+from .parts import measure_parts
 from .persist import measure_persist
 from .report import Report, Setting
 from .stages import measure_stages
@@ -106,6 +107,11 @@ BENCHMARKS = {
         measure=measure_many,
         workload=Workload(sessions=10_000, chunks=20, pace_ms=100),
         rounds=1,
+    ),
+    "chunk_parts": Benchmark(
+        about="what each part of the runtime takes of a chunk, without a network",
+        measure=measure_parts,
+        workload=Workload(sessions=1, chunks=100),
     ),
     "fleet": Benchmark(
         about="many workers on one PostgreSQL, simulated; `sessions` is how many workers",
