@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from anyio import CancelScope, Event, move_on_after
+from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 
 from .cancellation import must_propagate
+from .latch import Latch
 from .waiting import leaving
 
 TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
@@ -28,7 +29,7 @@ class RunTasks:
         self._on_error = on_error
         self._scopes: set[CancelScope] = set()
         self._count = 0
-        self._idle = Event()
+        self._idle = Latch()
         self.cancelled = False
 
     def start_soon(self, func: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: object = None) -> None:
@@ -59,6 +60,6 @@ class RunTasks:
         for scope in tuple(self._scopes):
             scope.cancel()
         if self._count:
-            self._idle = Event()
+            self._idle = Latch()
             with move_on_after(close_timeout, shield=True):
                 await self._idle.wait()

@@ -95,6 +95,8 @@ class Interrupted(Exception):
 class Waiter(ABC):
     """Waits for one thing at a time."""
 
+    __slots__ = ()
+
     @property
     @abstractmethod
     def waiting(self) -> bool:
@@ -136,6 +138,8 @@ def make_waiter() -> Waiter:
 class _ScopeWaiter(Waiter):
     """For trio: its cancel scopes are cheap, and there is nothing else."""
 
+    __slots__ = ("_scope",)
+
     def __init__(self) -> None:
         self._scope: CancelScope | None = None
 
@@ -168,6 +172,8 @@ def _is_cancelled() -> bool:
 
 class _TaskWaiter(Waiter):
     """For asyncio: cancels the task that waits, and takes that back when it arrives."""
+
+    __slots__ = ("_cuts", "_deadline", "_due", "_loop", "_task", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -47,6 +47,20 @@ class Attempt:
         limits: How long it may take.
     """
 
+    __slots__ = (
+        "_assembler",
+        "_chunks",
+        "_delay",
+        "_error",
+        "_held",
+        "_limits",
+        "_prepare",
+        "_prepared",
+        "_waiter",
+        "ended",
+        "wait",
+    )
+
     def __init__(
         self,
         prepare: Callable[[], Awaitable[None]],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
-from typing import Any
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import orjson
@@ -24,6 +24,9 @@ from .chunks import ChunkModel, Request, tool_choice, tool_list
 from .endpoints import ENDPOINTS, address
 from .faults import WRONG_SHAPE, find_secrets
 from .retry import RetryPolicy
+
+if TYPE_CHECKING:
+    import aiohttp
 
 _PASSED = ("temperature", "top_p", "max_tokens", "seed", "stop", "reasoning_effort")
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # names of OpenAI's models that take `max_completion_tokens` alone
@@ -86,14 +89,10 @@ class DirectModel(ChunkModel):
             ConfigError: Nothing says where the provider listens.
             ModelError: The request or the stream failed.
         """
-        body = {**self._parameters(request), **request.settings.extra}
-        base, key, more = (body.pop(name, None) for name in ("api_base", "api_key", "extra_headers"))
-        where = address(self._provider, self._model, api_base=base or self._api_base, api_key=key or self._api_key)
-        headers = {**self._headers, **where.headers, **(more or {})}
-        secrets = [*find_secrets(headers), where.key or ""]
-        history = request.history
-        sent = exactjson.dumps(body) if history is None else StreamedBody(body, history)
-        async with http.post(where.url, headers, sent, secrets=secrets) as response:
+        opening = self._post(request)
+        del request  # nobody needs it while the answer comes
+        async with opening as response:
+            del opening
             if response.content_type == "application/json":  # it does not stream
                 yield [_whole(await response.content.read(EVENT_LIMIT))]
                 yield DONE
@@ -101,6 +100,17 @@ class DirectModel(ChunkModel):
             async with aclosing(http.answer(response, EventReader())) as said:
                 async for batch in said:
                     yield batch
+
+    def _post(self, request: Request) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Write a request; entering what is returned sends it."""
+        body = {**self._parameters(request), **request.settings.extra}
+        base, key, more = (body.pop(name, None) for name in ("api_base", "api_key", "extra_headers"))
+        where = address(self._provider, self._model, api_base=base or self._api_base, api_key=key or self._api_key)
+        headers = {**self._headers, **where.headers, **(more or {})}
+        secrets = [*find_secrets(headers), where.key or ""]
+        history = request.history
+        sent = exactjson.dumps(body) if history is None else StreamedBody(body, history)
+        return http.post(where.url, headers, sent, secrets=secrets)
 
     async def price(self, usage: Mapping[str, Any]) -> float | None:
         """Price tokens by the map that LiteLLM ships with; see `ChunkModel.price`."""

@@ -135,7 +135,10 @@ async def post(
             headers = {**headers, "Content-Length": str(await streamed.measure())}
         data = io.BytesIO(body) if isinstance(body, bytes) else body.pieces()
         proxy = _proxy(pool, url)
-        async with pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False) as response:
+        # Awaited, and not entered: what it returns would keep the whole request until the answer's end.
+        response = await pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False)
+        del data, body, headers
+        async with response:
             if response.status != _OK:
                 if response.status == _LENGTH_REQUIRED and streamed is not None and url not in _sized:
                     _sized.add(url)
