@@ -27,7 +27,7 @@ class RunTasks:
     def __init__(self, group: TaskGroup, on_error: Callable[[BaseException], None]) -> None:
         self._group = group
         self._on_error = on_error
-        self._scopes: set[CancelScope] = set()
+        self._scopes: list[CancelScope] = []  # as many as calls run; an empty set is as large as the rest
         self._count = 0
         self._idle = Latch()
         self.cancelled = False
@@ -40,7 +40,7 @@ class RunTasks:
     async def _child(self, func: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         try:
             with CancelScope() as scope:
-                self._scopes.add(scope)
+                self._scopes.append(scope)
                 if self.cancelled:
                     scope.cancel()
                 await leaving(func(*args), lambda: scope.cancel_called, CLEANUP_TIMEOUT)
@@ -49,7 +49,7 @@ class RunTasks:
                 raise
             self._on_error(error)  # it is raised again in the task that drives the run
         finally:
-            self._scopes.discard(scope)
+            self._scopes.remove(scope)
             self._count -= 1
             if not self._count:
                 self._idle.set()

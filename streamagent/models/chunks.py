@@ -183,7 +183,10 @@ class ChunkModel(ModelBase):
             think_tags=settings.think_tags,
             starts_in_think=settings.starts_in_think,
         )
-        delay = partial(replace(self._retry, retries=settings.retries).delay, number, deadline=limits.deadline)
+        policy = self._retry
+        if policy.retries != settings.retries:
+            policy = replace(policy, retries=settings.retries)
+        delay = partial(policy.delay, number, deadline=limits.deadline)
         return Attempt(self.prepare, self.chunks(request), assembler, delay=delay, limits=limits)
 
 
