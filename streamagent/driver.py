@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from anyio import CancelScope, get_cancelled_exc_class
 
 from .ending import Ending, end_run
 from .errors import HandedOver, LeaseLost, SessionBusy, SessionError, StoreError
+from .latch import Latch
 from .lineage import Lineage
 from .loop import open_run
 from .message import Message
@@ -22,7 +22,7 @@ from .resume import is_left_open
 from .run import Run
 from .settle import Cause
 from .tasks import RunTasks
-from .waiting import Interrupted, Latch, Waiter, make_waiter
+from .waiting import Interrupted, Waiter, make_waiter
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -66,7 +66,7 @@ class RunReply(Reply):
         self._begun = False
         self._run: Run | None = None
         self._chain: Chain | None = None
-        self._rows: deque[Message] = deque()  # what settling added: at most a few rows for each open call
+        self._rows: list[Message] = []  # what settling added: at most a few rows for each open call
         self._last: Message | None = None  # of the run
         self._waiter: Waiter | None = None
         self._cause: Cause | None = None
@@ -121,7 +121,7 @@ class RunReply(Reply):
                     raise lost or StopAsyncIteration
             elif (message := await self._advance()) is not None:
                 return self._given(message)
-        return self._given(self._rows.popleft())
+        return self._given(self._rows.pop(0))
 
     async def cancel(self, by: Message | None = None) -> None:
         """Cut the run: what was said is kept and marked, open calls are closed. Returns when that is done.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +36,7 @@ class Ending:
     error: BaseException | None
     by: Message | None
     last: Message | None
-    rows: deque[Message]
+    rows: list[Message]
 
 
 async def end_run(run: Run | None, chain: Chain | None, ending: Ending, *, bare: RunContext) -> bool:

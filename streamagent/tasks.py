@@ -9,7 +9,8 @@ from anyio import CancelScope, move_on_after
 from anyio.abc import TaskGroup
 
 from .cancellation import must_propagate
-from .waiting import Latch, leaving
+from .latch import Latch
+from .waiting import leaving
 
 TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
 CLEANUP_TIMEOUT = 5.0  # seconds after which it is ended where it waits, so that its task does not stay
@@ -26,7 +27,7 @@ class RunTasks:
     def __init__(self, group: TaskGroup, on_error: Callable[[BaseException], None]) -> None:
         self._group = group
         self._on_error = on_error
-        self._scopes: set[CancelScope] = set()
+        self._scopes: list[CancelScope] = []  # as many as calls run; an empty set is as large as the rest
         self._count = 0
         self._idle = Latch()
         self.cancelled = False
@@ -39,7 +40,7 @@ class RunTasks:
     async def _child(self, func: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         try:
             with CancelScope() as scope:
-                self._scopes.add(scope)
+                self._scopes.append(scope)
                 if self.cancelled:
                     scope.cancel()
                 await leaving(func(*args), lambda: scope.cancel_called, CLEANUP_TIMEOUT)
@@ -48,7 +49,7 @@ class RunTasks:
                 raise
             self._on_error(error)  # it is raised again in the task that drives the run
         finally:
-            self._scopes.discard(scope)
+            self._scopes.remove(scope)
             self._count -= 1
             if not self._count:
                 self._idle.set()

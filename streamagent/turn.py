@@ -112,12 +112,13 @@ class Given:
         self._rows = rows
         self._system = system
         self._turn = turn
-        self._opened: list[Stream] = []
+        self._opened: list[Stream | None] = []  # one that came to its end is let go of
         self._until: int | None = None
 
     def __aiter__(self) -> Stream:
-        self._opened.append(self._read())
-        return self._opened[-1]
+        reading = self._read(len(self._opened))
+        self._opened.append(reading)
+        return reading
 
     @property
     def is_over(self) -> bool:
@@ -127,10 +128,10 @@ class Given:
     async def aclose(self) -> None:
         """Close what was not read to its end."""
         for reading in self._opened:
-            if not getattr(reading, "ag_running", False):
+            if reading is not None and not getattr(reading, "ag_running", False):
                 await reading.aclose()
 
-    async def _read(self) -> Stream:
+    async def _read(self, place: int) -> Stream:
         turn = self._turn
         system = Message.system(self._system) if self._system else None
         if turn is not None:
@@ -145,3 +146,4 @@ class Given:
                 last = message.sequence
                 yield message
         self._until = self._until or last
+        self._opened[place] = None

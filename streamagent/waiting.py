@@ -15,8 +15,7 @@ from time import monotonic
 from types import coroutine
 from typing import Any, TypeVar
 
-from anyio import CancelScope, Event, current_effective_deadline, current_time
-from anyio.lowlevel import checkpoint
+from anyio import CancelScope, current_effective_deadline, current_time
 
 T = TypeVar("T")
 
@@ -83,40 +82,14 @@ def _close(steps: Any) -> None:
     logger.warning("something that was cancelled goes on whatever is done, and was abandoned: %r", steps)
 
 
-class Latch:
-    """An event that is made when somebody waits for it, and not before: most are set before anybody asks."""
-
-    __slots__ = ("_event", "_set")
-
-    def __init__(self) -> None:
-        self._set = False
-        self._event: Event | None = None
-
-    def is_set(self) -> bool:
-        """Tell whether it was set."""
-        return self._set
-
-    def set(self) -> None:
-        """Let go who waits, now or later."""
-        self._set = True
-        if self._event is not None:
-            self._event.set()
-
-    async def wait(self) -> None:
-        """Return when it is set, after others had their turn."""
-        if self._set:
-            await checkpoint()
-            return
-        self._event = self._event or Event()
-        await self._event.wait()
-
-
 class Interrupted(Exception):
     """The wait was ended by `interrupt`, or at its deadline."""
 
 
 class Waiter(ABC):
     """Waits for one thing at a time."""
+
+    __slots__ = ()
 
     @property
     @abstractmethod
@@ -159,6 +132,8 @@ def make_waiter() -> Waiter:
 class _ScopeWaiter(Waiter):
     """For trio: its cancel scopes are cheap, and there is nothing else."""
 
+    __slots__ = ("_scope",)
+
     def __init__(self) -> None:
         self._scope: CancelScope | None = None
 
@@ -191,6 +166,8 @@ def _is_cancelled() -> bool:
 
 class _TaskWaiter(Waiter):
     """For asyncio: cancels the task that waits, and takes that back when it arrives."""
+
+    __slots__ = ("_cuts", "_deadline", "_due", "_loop", "_task", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

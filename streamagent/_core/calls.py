@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from streamagent.errors import ModelError
@@ -67,6 +68,12 @@ class Slot:
         return same and is_object(text)
 
 
+@lru_cache(maxsize=128)  # agents of a process, not answers
+def _shared(names: frozenset[str]) -> frozenset[str]:
+    """Give the same set for equal ones: each answer of an agent has one."""
+    return names
+
+
 class Calls:
     """The calls of one answer. They are closed only at its end: nothing of an answer that was cut may run.
 
@@ -78,7 +85,7 @@ class Calls:
     __slots__ = ("_attempt", "_by_id", "_by_key", "_ids", "_opened", "_slots", "_tools")
 
     def __init__(self, tools: Collection[str], *, attempt: int) -> None:
-        self._tools = frozenset(tools)
+        self._tools = _shared(frozenset(tools))
         self._attempt = attempt
         self._slots: list[Slot] = []
         self._by_key: dict[int | str, Slot] = {}

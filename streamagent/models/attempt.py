@@ -40,24 +40,35 @@ class Attempt:
     """One try at an answer. Nothing of it is passed on before there is something to show.
 
     Args:
-        prepare: Done first; the time that it takes is no silence of the provider.
-        ask: Gives the provider's stream, which is closed with the attempt.
+        open: Gives the provider's stream, which is closed with the attempt; the time that this takes is no silence of
+            the provider.
         assembler: Makes messages of chunks.
         delay: Tells the wait before another try, in seconds, or `None`; called with the error and `now`.
         limits: How long it may take.
     """
 
+    __slots__ = (
+        "_assembler",
+        "_chunks",
+        "_delay",
+        "_error",
+        "_held",
+        "_limits",
+        "_open",
+        "_waiter",
+        "ended",
+        "wait",
+    )
+
     def __init__(
         self,
-        prepare: Callable[[], Awaitable[None]],
-        ask: Callable[[], Chunks],
+        open: Callable[[], Awaitable[Chunks]],  # noqa: A002 - what it does
         assembler: Assembler,
         *,
         delay: Delay,
         limits: Limits,
     ) -> None:
-        self._prepare = prepare
-        self._ask = ask
+        self._open = open
         self._chunks: Chunks | None = None
         self._assembler = assembler
         self._delay = delay
@@ -108,8 +119,8 @@ class Attempt:
                 raise Interrupted  # noqa: TRY301 - the same as waiting until then
             until = now + min(idle, left)
             if self._chunks is None:
-                await waiter.wait(self._prepare(), deadline=until)
-                self._chunks = self._ask()
+                self._chunks = await waiter.wait(self._open(), deadline=until)
+                del self._open  # with what is asked: it is held no longer than the provider needs it
                 return []
             return self._taken(await waiter.wait(anext(self._chunks), deadline=until))
         except StopAsyncIteration:

@@ -126,21 +126,20 @@ class ChunkModel(ModelBase):
             what all of them cost, if `price` can tell.
         """
         limits = _limits(settings, deadline)
-        request = await self._request(context, tools, settings)
+        request: Request | None = await self._request(context, tools, settings)
         failures: list[Mapping[str, Any]] = []
-        wait: float | None = 0.0
-        while wait is not None:
+        while request is not None:
             attempt = self._attempt(request, len(failures) + 1, limits)
             try:
                 while not attempt.ended:
                     for message in await attempt.step():
+                        request = None  # it is not asked again, and may be long
                         yield message if message.type != "stop" else await self._finish(message, failures)
             finally:
                 await attempt.aclose()
-            wait = attempt.wait
-            if wait is not None:
+            if attempt.wait is not None:
                 failures.append(attempt.failure)
-                await self._sleep(wait)
+                await self._sleep(attempt.wait)
 
     async def _request(
         self, context: AsyncIterable[Message], tools: Sequence[ToolSpec], settings: ModelSettings
@@ -184,8 +183,15 @@ class ChunkModel(ModelBase):
             think_tags=settings.think_tags,
             starts_in_think=settings.starts_in_think,
         )
-        delay = partial(replace(self._retry, retries=settings.retries).delay, number, deadline=limits.deadline)
-        return Attempt(self.prepare, partial(self.chunks, request), assembler, delay=delay, limits=limits)
+        policy = self._retry
+        if policy.retries != settings.retries:
+            policy = replace(policy, retries=settings.retries)
+        delay = partial(policy.delay, number, deadline=limits.deadline)
+        return Attempt(partial(self._open, request), assembler, delay=delay, limits=limits)
+
+    async def _open(self, request: Request) -> Chunks:
+        await self.prepare()
+        return self.chunks(request)
 
 
 def _size(message: Message) -> int:

@@ -112,15 +112,15 @@ async def close_idle() -> None:
         await pool.keeper.aclose()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Post:
     """A request.
 
     Args:
         url: Where to.
         headers: Beside those for the body's length.
-        body: The body. One that is streamed is sent in chunks; where those are refused, the next request is measured
-            before it is sent.
+        body: The body, which is let go of once it was sent. One that is streamed is sent in chunks; where those are
+            refused, the next request is measured before it is sent.
         secrets: Tells what must not occur in the text of an error, besides what looks secret in the headers.
     """
 
@@ -151,7 +151,11 @@ async def post(sent: Post) -> AsyncIterator[aiohttp.ClientResponse]:
             headers = {**headers, "Content-Length": str(await streamed.measure())}
         data = _payload(body) if isinstance(body, bytes) else body.pieces()
         proxy = _proxy(pool, url)
-        async with pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False) as response:
+        # Awaited, and not entered: what it returns would keep the whole request until the answer's end.
+        response = await pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False)
+        del data, body, headers
+        sent.body = b""
+        async with response:
             if response.status != _OK:
                 if response.status == _LENGTH_REQUIRED and streamed is not None and url not in _sized:
                     _sized.add(url)

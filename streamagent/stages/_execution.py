@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from anyio import CancelScope, Event, current_time, move_on_after
+from anyio import CancelScope, current_time, move_on_after
 from anyio.streams.memory import MemoryObjectSendStream
 
 from streamagent._core.output import describe, error_output, render, text_of
@@ -26,8 +26,8 @@ from streamagent.calls import (
 )
 from streamagent.errors import ToolError
 from streamagent.hooks import lane_of, said_by
+from streamagent.latch import Latch
 from streamagent.message import Message, clean_text
-from streamagent.waiting import Latch
 
 from ._approval import Asked, Gate, ask_hook, prepared
 from ._reconcile import outcome_of
@@ -80,7 +80,7 @@ class Execution:
         decision: Message | None = None,
     ) -> None:
         self.call = call
-        self.passed = Event()
+        self.passed = Latch()
         self.terminate = False
         self._options = options
         self._gate = gate
@@ -290,7 +290,7 @@ class Execution:
 class _Running:
     """A tool at work, and what came of it."""
 
-    done: Event = field(default_factory=Event)
+    done: Latch = field(default_factory=Latch)
     scope: CancelScope = field(default_factory=CancelScope)
     output: Output | None = None
     abandoned: bool = False

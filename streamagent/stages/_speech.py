@@ -22,6 +22,8 @@ class Speech:
         announce: Say also when it starts and ends.
     """
 
+    __slots__ = ("_announces", "_call", "_outbox", "_result_id", "_thread", "opened")
+
     def __init__(self, call: Message, outbox: MemoryObjectSendStream[Message], *, announce: bool) -> None:
         self._call = call
         self._outbox = outbox

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
@@ -14,9 +14,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from streamagent.calls import AfterToolCall, BeforeToolCall, ExecutionMode, SteerAt, Tool
 from streamagent.duties import mark
 from streamagent.errors import ConfigError
+from streamagent.latch import Latch
 from streamagent.message import Message
 from streamagent.protocols import RunContext, Stage, Stream
-from streamagent.waiting import Latch
 
 from ._approval import Gate
 from ._execution import Execution, Options
@@ -99,9 +99,7 @@ def _stage(tools: Options) -> Stage:
 
 
 async def _dispatched(stream: Stream, run: RunContext, options: Options) -> Stream:
-    outbox, inbox = create_memory_object_stream[Message](OUTBOX)
-    with outbox, inbox:
-        batch = _Batch(options, run, outbox, inbox)
+    with closing(_Batch(options, run)) as batch:
         async for message in stream:
             if message.type not in CONCERNS:
                 yield message
@@ -133,21 +131,32 @@ def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
 class _Batch:
     """The calls of a turn."""
 
-    def __init__(
-        self,
-        options: Options,
-        run: RunContext,
-        outbox: MemoryObjectSendStream[Message],
-        inbox: MemoryObjectReceiveStream[Message],
-    ) -> None:
+    __slots__ = (
+        "_border",
+        "_early",
+        "_executions",
+        "_gate",
+        "_held",
+        "_inbox",
+        "_last",
+        "_opened",
+        "_options",
+        "_outbox",
+        "_recalled",
+        "_run",
+        "_votes",
+        "terminated",
+    )
+
+    def __init__(self, options: Options, run: RunContext) -> None:
         self._options = options
         self._run = run
         self._gate = Gate(run)
-        self._outbox = outbox
-        self._inbox = inbox
+        self._outbox: MemoryObjectSendStream[Message] | None = None  # while calls run; most turns have none
+        self._inbox: MemoryObjectReceiveStream[Message] | None = None
         self._opened: dict[str, str] = {}
         self._held: list[tuple[Message, Message | None]] = []
-        self._executions: deque[Execution] = deque()
+        self._executions: list[Execution] = []
         self._last: Execution | None = None
         self._border = Latch()
         self._early: dict[str, Message] = {}
@@ -195,7 +204,7 @@ class _Batch:
                 call,
                 self._options,
                 self._gate,
-                self._outbox.clone(),
+                self._open_outbox(),
                 previous=self._last,
                 sequential=sequential,
                 border=self._border,
@@ -215,9 +224,9 @@ class _Batch:
             The message; `None` when all calls have their result.
         """
         self._start()
-        while self._executions:
+        while self._executions and self._inbox is not None:
             if result := self._early.pop(self._executions[0].call.id, None):
-                self._votes.append(self._executions.popleft().terminate)
+                self._votes.append(self._executions.pop(0).terminate)
                 return result
             message = await self._inbox.receive()
             if message.path:
@@ -225,14 +234,34 @@ class _Batch:
             if message.type == "approval" and not pausing:
                 message = _unasked(message)
             if message.type == "approval":  # whoever decides need not wait for the calls before it
-                self._executions = deque(item for item in self._executions if item.call.id != _call_of(message))
+                self._executions = [item for item in self._executions if item.call.id != _call_of(message)]
                 self._votes.append(False)
             if message.type != "tool_result" or message.more:
                 return message
             self._early[_call_of(message)] = message
         self.terminated = bool(self._votes) and all(self._votes)
         self._votes, self._last, self._border, self._recalled = [], None, Latch(), False
+        self._close_unused()
         return None
+
+    def _open_outbox(self) -> MemoryObjectSendStream[Message]:
+        """Give a call where to put what it says."""
+        if self._outbox is None:
+            self._outbox, self._inbox = create_memory_object_stream[Message](OUTBOX)
+        return self._outbox.clone()
+
+    def _close_unused(self) -> None:
+        """Let go of what calls say, unless one of them may still say something."""
+        known = None if self._inbox is None else self._inbox.statistics()
+        if known is not None and known.open_send_streams == 1 and not known.current_buffer_used:
+            self.close()
+
+    def close(self) -> None:
+        """Take nothing more of what calls say; idempotent."""
+        for end in (self._outbox, self._inbox):
+            if end is not None:
+                end.close()
+        self._outbox = self._inbox = None
 
 
 def _unasked(request: Message) -> Message:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyio import Event
+from streamagent.latch import Latch
 
 from ._ledger import Ledger
 from ._row import Row
@@ -28,7 +28,7 @@ class Operation:
 
     session: str
     run: Callable[[Ledger], Any] | None
-    done: Event = field(default_factory=Event)
+    done: Latch = field(default_factory=Latch)
     result: Any = None
     error: Exception | None = None
     mark: Any = None
@@ -78,11 +78,13 @@ class Lagged(Operation):
     __slots__ = ("due", "fence", "lag", "rows", "size")
 
     def __init__(self, session: str, fence: int) -> None:
-        super().__init__(session, self._write)
+        rows: dict[str, Row] = {}
+
+        def write(ledger: Ledger) -> None:  # a method would refer to what refers to it: both wait for the collector
+            ledger.write(rows.values(), fence=fence)
+
+        super().__init__(session, write)
         self.fence = fence
         self.lag = self.due = math.inf
-        self.rows: dict[str, Row] = {}
+        self.rows = rows
         self.size = 0
-
-    def _write(self, ledger: Ledger) -> None:
-        ledger.write(self.rows.values(), fence=self.fence)

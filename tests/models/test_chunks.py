@@ -302,10 +302,10 @@ async def test_chunks_that_were_left_in_the_middle_of_a_wait_are_not_closed():
         async def aclose(self):
             raise RuntimeError("asynchronous generator is already running")
 
-    async def prepare():
-        """Is ready."""
+    async def open_left():
+        return Left()
 
     limits = Limits(idle=1, deadline=math.inf, late="late")
-    attempt = Attempt(prepare, Left, Assembler(), delay=None, limits=limits)
+    attempt = Attempt(open_left, Assembler(), delay=None, limits=limits)
     assert await attempt.step() == []  # it has asked
     await attempt.aclose()
