@@ -162,7 +162,6 @@ async def post(sent: Post) -> AsyncIterator[aiohttp.ClientResponse]:
                     raise ModelError("the provider wants to know a request's length", kind="protocol", retryable=True)
                 raise await _refused(response, sent.hidden)
             yield response
-            await _finish(response)
     except client.ClientPayloadError as error:
         raise ModelError("the answer broke off: the connection was lost", kind="truncated", retryable=True) from error
     except client.InvalidURL as error:
@@ -214,7 +213,10 @@ async def answer(
         if reader.error or not some:
             raise reader.error or nothing_came(response.content_type)
         if reader.done:
-            yield DONE
+            try:
+                yield DONE
+            finally:  # whoever has heard it asks for nothing more
+                await _finish(response)
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO:
