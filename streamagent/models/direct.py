@@ -95,7 +95,7 @@ class DirectModel(ChunkModel):
         sent = exactjson.dumps(body) if history is None else StreamedBody(body, history)
         async with http.post(where.url, headers, sent, secrets=secrets) as response:
             if response.content_type == "application/json":  # it does not stream
-                yield [_whole(await response.content.read(EVENT_LIMIT))]
+                yield [_whole(await http.beginning(response, EVENT_LIMIT))]
                 yield DONE
                 return
             async with aclosing(http.answer(response, EventReader())) as said:
@@ -133,7 +133,8 @@ def _whole(data: bytes) -> Mapping[str, Any]:
         raise ModelError(WRONG_SHAPE, kind="protocol", retryable=True) from error
     if not isinstance(value, dict) or not value.keys() & {"choices", "error"}:
         raise ModelError(WRONG_SHAPE, kind="protocol", retryable=True)
-    for choice in value.get("choices") or ():
+    choices = value.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and "message" in choice:
             choice["delta"] = choice.pop("message")
     return value

@@ -186,6 +186,15 @@ async def answer(response: aiohttp.ClientResponse, reader: EventReader) -> Chunk
         yield DONE
 
 
+async def beginning(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Read a body, or so many bytes of it: one read of the network has only what has come by then."""
+    pieces, left = [], limit
+    while left and (piece := await response.content.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
 def _proxy(pool: _Pool, url: str) -> str | None:
     try:
         return pool.proxy(url)
@@ -202,7 +211,7 @@ async def _refused(response: aiohttp.ClientResponse, secrets: Iterable[str]) -> 
         where = response.headers.get("location", "elsewhere")
         text = f"the provider points to another address (status {response.status}, {where}); set api_base to it"
         return ModelError(redact(text, secrets), kind="bad_request")
-    body = (await response.content.read(_ERROR_LIMIT)).decode("utf-8", "replace")
+    body = (await beginning(response, _ERROR_LIMIT)).decode("utf-8", "replace")
     return refusal(response.status, body, response.headers, secrets)
 
 

@@ -38,6 +38,7 @@ def read(call: Call, data: bytes) -> Said | None:
         return None
     if event.get("error") or event.get("object") == "error":
         return read_chunk(event)
+    finish = _own_finish(event)  # before the parser, which edits the event
     try:
         chunk = call.parse(event)
     except Exception as error:
@@ -46,9 +47,25 @@ def read(call: Call, data: bytes) -> Said | None:
         raise _failure(error) from error
     if chunk is None:
         return None
-    if isinstance(chunk, Mapping):
-        return read_chunk(_plain(chunk))
-    return _piece(chunk) or read_chunk(chunk.model_dump(exclude_none=True))
+    if not isinstance(chunk, Mapping) and (piece := _piece(chunk)):
+        return piece
+    delta = read_chunk(_plain(chunk) if isinstance(chunk, Mapping) else chunk.model_dump(exclude_none=True))
+    if delta.finish == "stop" and finish:
+        delta.finish = finish
+    return delta
+
+
+def _own_finish(event: Mapping[str, Any]) -> str:
+    """Return the finish reason in the provider's word, as OpenAI and Gemini place it.
+
+    LiteLLM makes `stop` of words that mean a failure, such as `error`, so that half an answer would pass for a whole.
+    """
+    for choices, name in (("choices", "finish_reason"), ("candidates", "finishReason")):
+        said = event.get(choices)
+        choice = said[0] if isinstance(said, list) and said else None
+        if isinstance(choice, Mapping) and isinstance(choice.get(name), str):
+            return str(choice[name])
+    return ""
 
 
 def _piece(chunk: Any) -> Said | None:
