@@ -20,7 +20,7 @@ async def ship(place: str) -> str:
 
 async def live(runtime, lane, scene, url):
     model = LANES[lane](NAMES[lane], api_base=url, api_key=KEY)
-    agent = Agent(model, pipeline=Pipeline(reply=[tool_dispatch([ship]), persist(lag_ms=0)]))
+    agent = Agent(model, tools=[ship], pipeline=Pipeline(reply=[tool_dispatch([ship]), persist(lag_ms=0)]))
     shown = {}
     async with agent.session(scene, runtime=runtime) as session:
         async for message in session.ask("Go."):

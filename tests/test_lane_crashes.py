@@ -55,7 +55,7 @@ SCENES = {
 }
 
 
-def kill_when(path, lane, urls, lines):  # noqa: F811 - pytest's way
+def kill_when(path, lane, urls, lines):
     """Let a child answer until it has printed all of these lines; kill it."""
     scenes = [f"{scene}={url}" for scene, url in urls.items()]
     command = [sys.executable, "-m", "tests.crashing_lanes", str(path), lane, *scenes]
@@ -68,6 +68,7 @@ def kill_when(path, lane, urls, lines):  # noqa: F811 - pytest's way
         child.kill()
 
 
+@pytest.mark.timeout(240)  # it imports LiteLLM in another process, on any machine
 async def test_a_process_is_killed_and_the_next_one_marks_closes_and_answers(lane, tmp_path):
     lines = set().union(*(lines for _, lines in SCENES.values()))
     async with AsyncExitStack() as stack:
@@ -109,7 +110,7 @@ ANSWER = [
 ]
 
 
-def agent_at(lane, provider, store):  # noqa: F811 - pytest's way
+def agent_at(lane, provider, store):
     model = LANES[lane](NAMES[lane], api_base=provider.url, api_key=KEY)
     pipeline = Pipeline(reply=[tool_dispatch([ship]), persist(lag_ms=0)])
     return Agent(model, tools=[ship], pipeline=pipeline, settings=ModelSettings(retries=0), store=store)
