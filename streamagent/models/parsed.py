@@ -8,6 +8,7 @@ from typing import Any
 from streamagent._core.delta import read_chunk
 from streamagent._core.event import Said, read_piece
 from streamagent._core.sse import parse_object
+from streamagent._core.think import Piece
 from streamagent.errors import ModelError
 
 from .faults import WRONG_SHAPE, to_model_error
@@ -68,7 +69,7 @@ def _own_finish(event: Mapping[str, Any]) -> str:
     return ""
 
 
-def _piece(chunk: Any) -> Said | None:
+def _piece(chunk: Any) -> Piece | None:
     """Return the text of a chunk that is nothing else, as nearly all are: to dump one takes as long as to parse it."""
     choice = chunk.choices[0] if chunk.choices else None
     if choice is None or choice.finish_reason or getattr(chunk, "usage", None) or choice.delta.__dict__ != _BARE:

@@ -63,16 +63,13 @@ async def test_json_that_is_no_answer_hints_at_the_address(body):
     assert "api_base" in result.error["message"]
 
 
-@pytest.mark.parametrize("choices", [b"5", b"[5]", b"{}", b'[{"message": 5}]'])
-async def test_json_of_another_shape_is_no_answer(choices):
-    result, _ = await ask(Response(headers=JSON, body=[b'{"choices": %b}' % choices]))
-    assert (result.reason, result.error["kind"]) in [("error", "protocol"), ("error", "empty_response")]
+async def test_json_of_another_shape_is_no_answer():
+    assert (await ask(Response(headers=JSON, body=[b'{"choices": 5}'])))[0].error["kind"] == "protocol"
 
 
 async def test_an_answer_in_one_object_may_come_in_pieces():
-    whole = b'{"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}'
-    result, _ = await ask(Response(headers=JSON, body=[whole[place : place + 1] for place in range(len(whole))]))
-    assert (result.text, result.reason) == ("Hello", "stop")
+    result, _ = await ask(Response(headers=JSON, body=[bytes([byte]) for byte in WHOLE]))
+    assert (result.text, result.reason) == ("Hi", "stop")
 
 
 async def test_a_stream_in_which_nothing_came_broke_off():
