@@ -157,7 +157,8 @@ async def test_garbage_ends_in_one_stop_and_spoils_nothing(lane):  # noqa: F811 
         check(messages)
         attempts = messages[-1].query.get("attempts", ())
         assert len(attempts) <= retries
-        assert not attempts or said(messages, "text") == "Hello"
+        if attempts and said(messages, "text") != "Hello":  # it went out as the provider closed the connection
+            assert messages[-1].query["error"]["kind"] in ("connection", "truncated")
         assert said(asker.ask(retries=3), "text") == "Hello"
 
     await look(lane, st.tuples(responses(), st.booleans()), holds)
