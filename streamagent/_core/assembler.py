@@ -38,7 +38,11 @@ _FINISH: Final[Mapping[str, str]] = {
     "spii": "content_filter",
     "refusal": "content_filter",
     "malformed_function_call": "malformed_call",
+    "unexpected_tool_call": "malformed_call",
+    "malformed_response": "provider_error",
     "error": "provider_error",
+    "abort": "provider_error",
+    "network_error": "provider_error",
     "insufficient_system_resource": "overloaded",
 }
 # Of several reasons the gravest holds: nothing may run that any of them forbids.

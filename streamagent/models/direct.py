@@ -121,7 +121,8 @@ def _whole(data: bytes) -> Mapping[str, Any]:
         raise ModelError(WRONG_SHAPE, kind="protocol", retryable=True) from error
     if not isinstance(value, dict) or not value.keys() & {"choices", "error"}:
         raise ModelError(WRONG_SHAPE, kind="protocol", retryable=True)
-    for choice in value.get("choices") or ():
+    choices = value.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and "message" in choice:
             choice["delta"] = choice.pop("message")
     return value

@@ -161,5 +161,5 @@ def _retry_after(headers: Any) -> float | None:
 def _seconds_until(date: str) -> float:
     try:
         return parsedate_to_datetime(date).timestamp() - time.time()
-    except ValueError:
+    except (ValueError, OverflowError):
         return math.nan

@@ -196,7 +196,7 @@ async def answer(
     async with post(sent) as response:
         content = response.content
         if whole is not None and response.content_type == "application/json":
-            yield [whole(await content.read(EVENT_LIMIT))]
+            yield [whole(await _beginning(response, EVENT_LIMIT))]
             yield DONE
             return
         with suppress(AttributeError):  # by itself it looks for more after each piece of a read, not once a read
@@ -224,6 +224,15 @@ def _payload(body: bytes) -> bytes | io.BytesIO:
     return body if len(body) < _PIECEWISE else io.BytesIO(body)
 
 
+async def _beginning(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Read a body, or so many bytes of it: one read of the network has only what has come by then."""
+    pieces, left = [], limit
+    while left and (piece := await response.content.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
 def _proxy(pool: _Pool, url: str) -> str | None:
     try:
         return pool.proxy(url)
@@ -240,7 +249,7 @@ async def _refused(response: aiohttp.ClientResponse, secrets: Iterable[str]) -> 
         where = response.headers.get("location", "elsewhere")
         text = f"the provider points to another address (status {response.status}, {where}); set api_base to it"
         return ModelError(redact(text, secrets), kind="bad_request")
-    body = (await response.content.read(_ERROR_LIMIT)).decode("utf-8", "replace")
+    body = (await _beginning(response, _ERROR_LIMIT)).decode("utf-8", "replace")
     return refusal(response.status, body, response.headers, secrets)
 
 

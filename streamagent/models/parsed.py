@@ -8,6 +8,7 @@ from typing import Any
 from streamagent._core.delta import read_chunk
 from streamagent._core.event import Said, read_piece
 from streamagent._core.sse import parse_object
+from streamagent._core.think import Piece
 from streamagent.errors import ModelError
 
 from .faults import WRONG_SHAPE, to_model_error
@@ -38,6 +39,7 @@ def read(call: Call, data: bytes) -> Said | None:
         return None
     if event.get("error") or event.get("object") == "error":
         return read_chunk(event)
+    finish = _own_finish(event)  # before the parser, which edits the event
     try:
         chunk = call.parse(event)
     except Exception as error:
@@ -46,12 +48,28 @@ def read(call: Call, data: bytes) -> Said | None:
         raise _failure(error) from error
     if chunk is None:
         return None
-    if isinstance(chunk, Mapping):
-        return read_chunk(_plain(chunk))
-    return _piece(chunk) or read_chunk(chunk.model_dump(exclude_none=True))
+    if not isinstance(chunk, Mapping) and (piece := _piece(chunk)):
+        return piece
+    delta = read_chunk(_plain(chunk) if isinstance(chunk, Mapping) else chunk.model_dump(exclude_none=True))
+    if delta.finish == "stop" and finish:
+        delta.finish = finish
+    return delta
 
 
-def _piece(chunk: Any) -> Said | None:
+def _own_finish(event: Mapping[str, Any]) -> str:
+    """Return the finish reason in the provider's word, as OpenAI and Gemini place it.
+
+    LiteLLM makes `stop` of words that mean a failure, such as `error`, so that half an answer would pass for a whole.
+    """
+    for choices, name in (("choices", "finish_reason"), ("candidates", "finishReason")):
+        said = event.get(choices)
+        choice = said[0] if isinstance(said, list) and said else None
+        if isinstance(choice, Mapping) and isinstance(choice.get(name), str):
+            return str(choice[name])
+    return ""
+
+
+def _piece(chunk: Any) -> Piece | None:
     """Return the text of a chunk that is nothing else, as nearly all are: to dump one takes as long as to parse it."""
     choice = chunk.choices[0] if chunk.choices else None
     if choice is None or choice.finish_reason or getattr(chunk, "usage", None) or choice.delta.__dict__ != _BARE:

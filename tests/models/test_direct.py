@@ -63,6 +63,15 @@ async def test_json_that_is_no_answer_hints_at_the_address(body):
     assert "api_base" in result.error["message"]
 
 
+async def test_json_of_another_shape_is_no_answer():
+    assert (await ask(Response(headers=JSON, body=[b'{"choices": 5}'])))[0].error["kind"] == "protocol"
+
+
+async def test_an_answer_in_one_object_may_come_in_pieces():
+    result, _ = await ask(Response(headers=JSON, body=[bytes([byte]) for byte in WHOLE]))
+    assert (result.text, result.reason) == ("Hi", "stop")
+
+
 async def test_a_stream_in_which_nothing_came_broke_off():
     result, _ = await ask(Response(body=[b": ping\n\n"]))
     assert result.error["kind"] == "truncated"

@@ -62,7 +62,12 @@ def test_a_long_text_is_cut():
     assert len(str(to_model_error(ForeignError("x" * 9999, 400)))) < 1100
 
 
-@pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("0.5", 0.5), ("-3", 0.0), ("inf", None), ("soon", None)])
+FAR = "Mon, 01 Jan 2020 00:00:00 +" + "9" * 30  # more than an integer of C holds
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("7", 7.0), ("0.5", 0.5), ("-3", 0.0), ("inf", None), ("soon", None), (FAR, None)]
+)
 def test_the_wait_is_read(header, seconds):
     assert to_model_error(ForeignError("x", 429, retry_after=header)).retry_after == seconds
 

@@ -92,6 +92,20 @@ async def test_what_was_shown_stays_and_nothing_is_tried_again(response, kind):
     assert len(requests) == 1
 
 
+async def test_the_reason_of_a_refusal_may_come_in_pieces():
+    [whole] = refusal(400, "This model's maximum context length is 4096 tokens").body
+    result, _, _ = await ask(Response(status=400, body=[whole[place : place + 1] for place in range(len(whole))]))
+    assert result.error["kind"] == "context_overflow"
+    assert "maximum context length is 4096 tokens" in result.error["message"]
+
+
+@pytest.mark.parametrize("reason", ["error", "abort"])
+async def test_half_an_answer_that_the_provider_gave_up_is_none(reason):
+    """I16."""
+    result, _, _ = await ask(Response(body=sse(text("Hel"), finish(reason))))
+    assert (result.text, result.reason, result.error["kind"]) == ("Hel", "error", "provider_error")
+
+
 async def test_the_provider_says_how_long_to_wait():
     _, _, naps = await ask(refusal(429, headers={"retry-after": "7"}), ANSWER)
     assert naps == [7.0]
