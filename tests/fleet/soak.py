@@ -68,19 +68,25 @@ class Workers:
             await anyio.sleep(random.uniform(1.2, 2.5) * LEASE)
             worker.send_signal(signal.SIGCONT)
             return
+        ready = self._is_ready(worker)
         worker.send_signal(signal.SIGKILL if kind == "killed" else signal.SIGTERM)
         self._all[index] = self._start()
         code = await to_thread.run_sync(worker.wait)
-        if kind == "ended" and code not in (0, -signal.SIGTERM):  # that one was not ready to be told
+        if kind == "ended" and code and (ready or code != -signal.SIGTERM):
             self.counts[f"ended with {code}"] += 1
 
     def end(self):
-        """End them well."""
+        """End them well, once they are ready to be told."""
         for worker in self._all:
+            while not self._is_ready(worker) and worker.poll() is None:
+                time.sleep(0.05)
             worker.send_signal(signal.SIGTERM)
         codes = [worker.wait(60) for worker in self._all]
         if any(codes):
             self.counts[f"ended with {codes}"] += 1
+
+    def _is_ready(self, worker):
+        return f"/{worker.pid}@" in self._log.read_text()  # it has said its name
 
     def remove(self):
         for worker in self._all:

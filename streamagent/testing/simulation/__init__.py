@@ -178,7 +178,7 @@ def _in_one_thread() -> Iterator[None]:
     async def call(function: Callable[[], Any], _cancelled: object) -> Any:
         return function()
 
-    with mock.patch("streamagent.tools.function.run_in_thread", call):
+    with mock.patch("streamagent.tools.plain.run_in_thread", call):
         yield
 
 
