@@ -181,6 +181,19 @@ async def test_an_interruption_does_not_cut_the_answer_to_itself():
         assert reasons(await check_rows(store)) == ["stop", "stop"]
 
 
+async def test_an_interruption_that_comes_while_the_run_begins_is_not_left_for_its_next_border():
+    class Interrupted(MemoryStore):
+        async def begin_run(self, *args, **options):
+            begun = await super().begin_run(*args, **options)
+            await session.steer("New.", interrupt=True)
+            return begun
+
+    agent = Agent(ScriptedModel(answer("ok")), store=Interrupted())
+    async with agent.session("s") as session:
+        await session.ask("Go.")
+        assert shown(await check_rows(agent.store)) == [("user", "Go."), ("user", "New."), ("assistant", "ok")]
+
+
 async def test_interrupt_without_a_message_ends_the_answer(store):
     agent = Agent(ScriptedModel(HALF))
     talk = Conversation(agent, store)

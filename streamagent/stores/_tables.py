@@ -253,9 +253,20 @@ class TableLedger(Ledger):
 
     def _to_insert(self, row: Row) -> tuple[Any, ...]:
         content = "" if row.spread else "".join(row.pieces)
-        key = (*self._key, self._now, row.id, row.sequence, row.prev, row.role, row.type, row.state, row.attempt)
-        values = (row.client_key, row.size, encode_time(row.created_at), row.query, content, row.source, row.answered)
-        return (*key, *values, row.fence)
+        created_at, place = encode_time(row.created_at), (row.id, row.sequence, row.prev)
+        kind = (row.role, row.type, row.state, row.attempt, row.client_key, row.size)
+        return (
+            *self._key,
+            self._now,
+            *place,
+            *kind,
+            created_at,
+            row.query,
+            content,
+            row.source,
+            row.answered,
+            row.fence,
+        )
 
     def _update(self, row: Row) -> None:
         key = (self._now, *self._key, row.id)

@@ -71,7 +71,7 @@ class FaultyStore:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._store, name)
         if getattr(value, "__func__", None) is Store.begin_run:  # of several commits, each with its points
-            return partial(Store.begin_run, self)
+            return partial(Store.begin_run, cast("Store", self))
         if name in WRITES:
             return partial(self._write, name)
         if name in WRITES_SOON:

@@ -1,4 +1,4 @@
-"""What every store does when a run begins: it is given the session, its prompt waits there, and it hears how it stands."""
+"""What every store does when a run begins: it has the session, its prompt waits, it is told how the session stands."""
 
 import anyio
 import pytest
