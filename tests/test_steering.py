@@ -251,11 +251,10 @@ async def test_an_interruption_before_the_prompt_is_admitted_does_not_lose_the_p
     class Slow(MemoryStore):
         admits, may = anyio.Event(), anyio.Event()
 
-        async def inbox(self, session):
-            waiting = await super().inbox(session)
+        async def admit(self, *args, **options):
             self.admits.set()
             await self.may.wait()
-            return waiting
+            return await super().admit(*args, **options)
 
     slow = Slow()
     agent = Agent(ScriptedModel(answer("x")))
