@@ -65,6 +65,7 @@ class RunReply(Reply):
         self._previous = previous
         self._opening = Opening(runtime=runtime, session=session, plan=plan, lineage=lineage)
         self._begun = False
+        self._interrupted = False  # before there was a run
         self._run: Run | None = None
         self._chain: Chain | None = None
         self._rows: deque[Message] = deque()  # what settling added: at most a few rows for each open call
@@ -82,7 +83,6 @@ class RunReply(Reply):
         self._by: Message | None = None
         self._switching = False
         self._finishing = False
-        self._interrupted = False  # before there was a run
         self._finished = Event()
 
     @property
