@@ -17,6 +17,7 @@ from .message import Message
 from .opening import Opening
 from .pipeline import Chain
 from .plan import Plan
+from .records import Begun
 from .reply import Reply
 from .resume import is_left_open
 from .run import Run
@@ -64,6 +65,7 @@ class RunReply(Reply):
         self._previous = previous
         self._opening = Opening(runtime=runtime, session=session, plan=plan, lineage=lineage)
         self._begun = False
+        self._interrupted = False  # before there was a run
         self._run: Run | None = None
         self._chain: Chain | None = None
         self._rows: list[Message] = []  # what settling added: at most a few rows for each open call
@@ -141,8 +143,9 @@ class RunReply(Reply):
             by: Id of the message for which it is cut; when the run has taken that one already, nothing is cut.
         """
         run = self._run
+        self._interrupted = run is None  # a run that begins looks into the inbox
         if run is None or self._finishing or by in run.taken:
-            return  # a run that begins looks into the inbox
+            return
         run.pressed = by or run.pressed or ""
         if self._waiter is not None and run.begun:  # a message that is being admitted is not cut off
             self._waiter.interrupt()
@@ -228,22 +231,31 @@ class RunReply(Reply):
         self._begun = True
         await self._drop_previous()
         self._runtime.claim(self._session, self)
-        self._fence = await self._runtime.holding.acquire(self._session)
-        store, session = self._runtime.store, self._session
-        if self._prompt is not None:
-            self._prompt = await store.enqueue(session, self._prompt, client_key=self._client_key, rest=self._rest)
+        begun = await self._take(self._prompt)
+        self._prompt = begun.prompt
         if self._prompt is None or self._prompt.sequence is None:
-            await self._open_run()
+            await self._open_run(begun)
         else:
             self._replayed = self._prompt
             self._chain = await self._opening.replay(self._prompt)
 
-    async def _open_run(self) -> None:
-        """Take the session over, settle what an earlier run left, and build the chain."""
-        self._fence = self._fence or await self._runtime.holding.acquire(self._session)
+    async def _take(self, prompt: Message | None = None) -> Begun:
+        begin_run = self._runtime.holding.begin_run
+        begun = await begin_run(self._session, prompt, client_key=self._client_key, rest=self._rest)
+        self._fence = begun.fence
+        return begun
+
+    async def _open_run(self, begun: Begun | None = None) -> None:
+        """Settle what an earlier run left, and build the chain; the session is taken, unless it was just now."""
+        fence = self._fence
+        if fence is None:
+            begun = await self._take()
+            fence = begun.fence
+        standing = None if begun is None or self._interrupted else begun.standing
         again = self._replayed is not None
         asks = self._prompt is not None and not again
-        self._run, rows = await self._opening.begin(self._fence, asks=asks, again=again, fail=self.fail)
+        begin = self._opening.begin
+        self._run, rows = await begin(fence, asks=asks, again=again, fail=self.fail, standing=standing)
         self._rows.extend(rows)
         if self._run is not None:
             self._run.leaving = self._leaving

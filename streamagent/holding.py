@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from anyio import move_on_after
 
 from .errors import SessionBusy, StoreError
+from .message import Message
 from .owners import is_gone, new_owner, note_end
 from .protocols import Store
+from .records import Begun
 
 logger = logging.getLogger("streamagent")
 
@@ -31,20 +35,24 @@ class Holding:
         self._store = store
         self._used = False
 
-    async def acquire(self, session: str) -> int:
-        """Take a session for this process, also from one of this machine that has ended; return the fence.
+    async def begin_run(
+        self, session: str, prompt: Message | None, *, client_key: str | None, rest: Sequence[Message]
+    ) -> Begun:
+        """Take a session for a run, also from a process of this machine that has ended; see `Store.begin_run`.
 
         Raises:
-            SessionBusy: Another process has it.
+            SessionBusy: Another process has it; the prompt was not taken.
+            ConflictError: The key was used before with another prompt.
         """
+        begin = partial(self._store.begin_run, session, owner=self.owner)
         self._used = True
         try:
-            return await self._store.acquire(session, owner=self.owner)
+            return await begin(prompt=prompt, client_key=client_key, rest=rest)
         except SessionBusy as error:
             if error.owner is None or not is_gone(error.owner):
                 raise
             await self._store.retire(error.owner)
-        return await self._store.acquire(session, owner=self.owner)
+        return await begin(prompt=prompt, client_key=client_key, rest=rest)
 
     async def release(self, session: str, fence: int, *, unfinished: bool) -> None:
         """Let others have a session, who go on with what is unfinished; if that fails, `give_back` tries again."""

@@ -33,13 +33,16 @@ class Inbox:
     steering: Drain = "one_at_a_time"
     follow_ups: Drain = "one_at_a_time"
 
-    async def first(self) -> list[Message]:
+    async def first(self, found: Sequence[Message] | None = None) -> list[Message]:
         """Admit the prompt that waits longest, all its messages, and the steering that came before the run.
 
         Decisions that nothing waits for any more, and a `cancel` that was meant for an earlier run, are admitted with
         it, for the record.
+
+        Args:
+            found: What waits, when that is known.
         """
-        found = await self.store.inbox(self.session)
+        found = await self.store.inbox(self.session) if found is None else found
         spoken = [message for message in found if lane_of(message) not in _SILENT]
         prompts = [message for message in spoken if lane_of(message) == "prompt" and not part_of(message)] or spoken
         if not prompts:

@@ -13,6 +13,7 @@ from .message import Message
 from .pipeline import Chain
 from .plan import Plan
 from .prompts import answer_to
+from .records import Standing
 from .resume import find, look_back
 from .run import Run
 from .tasks import RunTasks
@@ -38,7 +39,7 @@ class Opening:
     lineage: Lineage | None
 
     async def begin(
-        self, fence: int, *, asks: bool, again: bool, fail: Callable[[BaseException], None]
+        self, fence: int, *, asks: bool, again: bool, fail: Callable[[BaseException], None], standing: Standing | None
     ) -> tuple[Run | None, Sequence[Message]]:
         """Settle what an earlier run left, or take it up.
 
@@ -47,6 +48,7 @@ class Opening:
             asks: It has a prompt of its own.
             again: Its prompt's answer was shown again: it begins only to go on with that.
             fail: Takes the failure of its background tasks.
+            standing: How the session stands; `None` to look.
 
         Returns:
             The run, if there is something to do, and the rows that were added.
@@ -56,13 +58,18 @@ class Opening:
         late = current_time() + (plan.timeout if plan.timeout is not None else float("inf"))
         deadline = min(lineage.deadline, late)
         repeatable, model = plan.pipeline.repeats, plan.model.name
-        found = await find(runtime.store, self.session, fence=fence, asks=asks, repeatable=repeatable, model=model)
+        left = None if standing is None else standing.left
+        found = await find(
+            runtime.store, self.session, fence=fence, asks=asks, repeatable=repeatable, model=model, left=left
+        )
         if again and found.cut is None:  # it is given up, and others' prompts are not for this one
             return None, found.rows
         tasks = RunTasks(runtime.tasks, fail)
         run = Run(self.session, runtime.store, fence, plan, tasks, deadline, left=found.left, cut=found.cut)
         run.started, run.lineage, run.starter = found.started, lineage, runtime.start_child
         run.outcomes.update((call, record.outcome) for call, record in run.started.items() if record.outcome)
+        if standing is not None and standing.left.at_rest and not standing.left.approvals:  # nothing was done since
+            run.waiting = standing.inbox
         return run, found.rows
 
     async def replay(self, prompt: Message) -> Chain:

@@ -151,6 +151,11 @@ class Unfinished:
         return not self.approvals or (self.last is not None and (self.last.query or {}).get("reason") == "paused")
 
     @property
+    def left_open(self) -> bool:
+        """Somebody has to go on with its run, or to close it."""
+        return not (self.at_rest or self.forked)
+
+    @property
     def paused(self) -> bool:
         """The last run came to its end because calls wait for an approval, and they still do."""
         return self.at_rest and bool(self.approvals)
@@ -176,3 +181,18 @@ class Standing:
 
     left: Unfinished
     inbox: Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A session that was acquired for a run.
+
+    Args:
+        fence: What the run's writes must carry.
+        prompt: What was put into the inbox, as it is stored; `None` when nothing was.
+        standing: How the session stands, behind that.
+    """
+
+    fence: int
+    prompt: Message | None
+    standing: Standing

@@ -127,12 +127,19 @@ async def is_left_open(store: Store, session: str) -> bool:
     """Tell whether somebody has to go on with a run; perhaps, when the store cannot say so."""
     with suppress(StoreError):
         left = await store.unfinished(session)
-        return not (left.at_rest or left.forked)
+        return left.left_open
     return True
 
 
 async def find(  # noqa: PLR0913 - all by keyword
-    store: Store, session: str, *, fence: int, asks: bool, repeatable: Collection[str], model: str
+    store: Store,
+    session: str,
+    *,
+    fence: int,
+    asks: bool,
+    repeatable: Collection[str],
+    model: str,
+    left: Unfinished | None = None,
 ) -> Found:
     """Make a session ready for a run: close what an earlier one left, or say how to go on with it.
 
@@ -144,8 +151,9 @@ async def find(  # noqa: PLR0913 - all by keyword
             its process has died too often in it.
         repeatable: Names of the tools whose calls do no harm when they are run again.
         model: Name of what answers; a turn that stands without its end is taken for this one's.
+        left: What was left, when that is known.
     """
-    left = await store.unfinished(session)
+    left = await store.unfinished(session) if left is None else left
     if (left.approvals or not left.at_rest) and await store.waiting([session], "cancel"):
         return await _closed(store, session, fence, "aborted", left)  # it was meant for this run: none has begun since
     if left.approvals and asks and await undecided(store, session, left.approvals):

@@ -42,7 +42,7 @@ class Run:
     what is known of its calls. `first` is the sequence of its first row, also before a
     pause; `context`, what the next turn is given instead of the stored messages. `leaving`, that another process goes
     on with it at the next border; `left_off`, that it came to one.
-    `waiting` is what the border finds in the inbox.
+    `waiting` is what its beginning, or the border, finds in the inbox.
     """
 
     session: str
@@ -120,8 +120,9 @@ class Run:
 
     async def begin(self) -> list[Message]:
         """Admit what it is begun for, or goes on with."""
+        found, self.waiting = self.waiting, None
         if self.cut is None:
-            return await (self.inbox.first() if self.interrupted is None else self.inbox.steered("all"))
+            return await (self.inbox.first(found) if self.interrupted is None else self.inbox.steered("all"))
         prompted = self.cut.asked is not None and lane_of(self.cut.asked) != "steer"
         return await self.inbox.steered() if prompted else []
 

@@ -181,6 +181,19 @@ async def test_an_interruption_does_not_cut_the_answer_to_itself():
         assert reasons(await check_rows(store)) == ["stop", "stop"]
 
 
+async def test_an_interruption_that_comes_while_the_run_begins_is_not_left_for_its_next_border():
+    class Interrupted(MemoryStore):
+        async def begin_run(self, *args, **options):
+            begun = await super().begin_run(*args, **options)
+            await session.steer("New.", interrupt=True)
+            return begun
+
+    agent = Agent(ScriptedModel(answer("ok")), store=Interrupted())
+    async with agent.session("s") as session:
+        await session.ask("Go.")
+        assert shown(await check_rows(agent.store)) == [("user", "Go."), ("user", "New."), ("assistant", "ok")]
+
+
 async def test_interrupt_without_a_message_ends_the_answer(store):
     agent = Agent(ScriptedModel(HALF))
     talk = Conversation(agent, store)
@@ -238,11 +251,10 @@ async def test_an_interruption_before_the_prompt_is_admitted_does_not_lose_the_p
     class Slow(MemoryStore):
         admits, may = anyio.Event(), anyio.Event()
 
-        async def inbox(self, session):
-            waiting = await super().inbox(session)
+        async def admit(self, *args, **options):
             self.admits.set()
             await self.may.wait()
-            return waiting
+            return await super().admit(*args, **options)
 
     slow = Slow()
     agent = Agent(ScriptedModel(answer("x")))

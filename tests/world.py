@@ -76,12 +76,13 @@ class Witness:
     point: Callable[[], None]
 
     async def acquire(self, session, *, owner=None):
-        def note(fence):
-            self.world.log(session).pass_on(self.number, None if owner is None else owner.id, fence)
-            if owner is not None:
-                self.world.alive.add(owner.id)
+        acquire = super().acquire(session, owner=owner)
+        return await self._at_points(acquire, lambda fence: self._acquired(session, owner, fence))
 
-        return await self._at_points(super().acquire(session, owner=owner), note)
+    def _acquired(self, session, owner, fence):
+        self.world.log(session).pass_on(self.number, None if owner is None else owner.id, fence)
+        if owner is not None:
+            self.world.alive.add(owner.id)
 
     async def release(self, session, *, fence, unfinished=False):
         def note(_):
@@ -118,11 +119,14 @@ class Witness:
 
     async def enqueue(self, session, message, *, client_key=None, rest=()):
         stored = await self._at_points(super().enqueue(session, message, client_key=client_key, rest=rest))
+        self._accepted(session, message, client_key, rest)
+        return stored
+
+    def _accepted(self, session, message, client_key, rest):
         if message.type not in ASIDE:
             accepted = self.world.log(session).accepted
             accepted[client_key or message.content] = message.content
             accepted.update({part.content: part.content for part in rest})
-        return stored
 
     async def flush(self, session):
         await self._at_points(super().flush(session))
@@ -154,6 +158,15 @@ class WitnessedMemory(Witness, MemoryStore):
 
 class WitnessedSqlite(Witness, SqliteStore):
     """In a file."""
+
+    async def begin_run(self, session, *, owner, prompt=None, client_key=None, rest=()):
+        def note(begun):
+            self._acquired(session, owner, begun.fence)
+            if prompt is not None:
+                self._accepted(session, prompt, client_key, rest)
+
+        begin = super().begin_run(session, owner=owner, prompt=prompt, client_key=client_key, rest=rest)
+        return await self._at_points(begin, note)
 
     async def _call(self, *args):
         with self.world.activity():

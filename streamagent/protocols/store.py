@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Protocol
 
 from streamagent.message import Message
-from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Standing, Unfinished, Usage
+from streamagent.records import Begun, CallRecord, Mark, Owner, Restored, SessionInfo, Standing, Unfinished, Usage
 
+from .beginning import begin_by_steps
 from .following import Followed
 from .streams import Stream
 
@@ -139,6 +140,34 @@ class Store(Followed, AbstractAsyncContextManager["Store"], Protocol):
             InboxFull: 1,000 messages wait already; decisions about approvals and cancels are taken all the same.
         """
         ...
+
+    async def begin_run(
+        self,
+        session: str,
+        *,
+        owner: Owner,
+        prompt: Message | None = None,
+        client_key: str | None = None,
+        rest: Sequence[Message] = (),
+    ) -> Begun:
+        """Acquire a session for a run, put its prompt into the inbox, and look how the session stands.
+
+        A store that can does so in one transaction. Here it is `acquire`, `enqueue` and `standing`. A caller that is
+        cancelled, or is refused, does not have the session.
+
+        Args:
+            session: The session.
+            owner: Who holds it from now on.
+            prompt: What the run is to answer; `None` for what waits there already.
+            client_key: The prompt's, as `enqueue` takes it.
+            rest: What waits right behind the prompt.
+
+        Raises:
+            SessionBusy: Another owner that is alive holds it; the prompt was not taken.
+            ConflictError: As from `enqueue`; nobody was given the session.
+            InboxFull: Likewise.
+        """
+        return await begin_by_steps(self, session, owner=owner, prompt=prompt, client_key=client_key, rest=rest)
 
     async def inbox(self, session: str) -> list[Message]:
         """Return the messages that wait, oldest first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from streamagent.errors import ConflictError, InboxFull, LeaseLost, MessageError, SessionBusy
-from streamagent.records import Owner
+from streamagent.records import Begun, Owner
 
 from ._codec import decode_query, encode_query
 from ._pairs import PAIRED, answered_by, bind, is_request, substance, waits
@@ -25,15 +25,29 @@ class Ledger(Shelf):
 
     def acquire(self, owner: Owner | None = None) -> int:
         """Give the session to a new writer; return its fence."""
-        if self.owner and owner is not None and self.owner != owner.id:
-            if self.is_alive(self.owner):
-                raise self._held()
-            self.crashes += 1
+        self.crashes += self._takes_from_the_dead(owner)
         if owner is not None:
             self.hear(owner)
         self.owner = None if owner is None else owner.id
         self.fence += 1
         return self.fence
+
+    def _takes_from_the_dead(self, owner: Owner | None) -> bool:
+        if not self.owner or owner is None or self.owner == owner.id:
+            return False
+        if self.is_alive(self.owner):
+            raise self._held()
+        return True
+
+    def begin_run(
+        self, owner: Owner, prompt: Row | None, *, client_key: str | None = None, rest: Sequence[Row] = ()
+    ) -> Begun:
+        """Give the session to a new writer, with its prompt in the inbox."""
+        self._takes_from_the_dead(owner)  # who may not have it puts nothing into the inbox
+        stored = None if prompt is None else self.enqueue(prompt, client_key=client_key, rest=rest)
+        fence = self.acquire(owner)
+        told = None if stored is None else stored.message(self.session)
+        return Begun(fence=fence, prompt=told, standing=self.standing())
 
     def release(self, *, fence: int, unfinished: bool = False) -> None:
         """Take the session back from a writer whose work is done, or left to others."""
@@ -161,7 +175,10 @@ class Ledger(Shelf):
 
     def _settle(self, row: Row) -> None:
         row.state = "open" if row.more else "closed"
-        query = decode_query(row.query) or {} if row.type in PAIRED else {}
+        if row.type not in PAIRED:
+            self.put(row)
+            return
+        query = decode_query(row.query) or {}
         answered = answered_by(row.type, query)
         waiting = self.find(answered) if answered is not None else None
         late = row.type == "approval" and waiting is not None and waiting.state == "closed"  # it grants nothing

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 
 from anyio import current_time
 
 from streamagent.message import utc_now
-from streamagent.records import Owner, SessionInfo
+from streamagent.prompts import ASIDE
+from streamagent.records import Owner, SessionInfo, Standing, Unfinished
 
 from ._effects import Effect
 from ._forks import ForkPoint, lineage
 from ._ledger import Ledger
+from ._pairs import left_open
 from ._row import Row
 from ._wakeups import Wakeups
 
@@ -136,6 +139,22 @@ class MemoryLedger(Ledger):
     def asking(self) -> Sequence[Row]:
         """Look through what waits."""
         return [row for row in self.unfinished.values() if row.type == "approval" and row.state == "unanswered"]
+
+    def left(self) -> Unfinished:
+        """Look through what is not closed."""
+        left = sorted(self.unfinished.values(), key=lambda row: row.sequence or 0)
+        last = next((row for row in self.backwards() if row.role != "user" or row.type not in ASIDE), None)
+        found = left_open(
+            [row.message(self.session, "") for row in left if row.state == "open"],
+            [row.message(self.session) for row in left if row.state == "unanswered"],
+            last=None if last is None else last.message(self.session, "" if last.spread else None),
+            forked=self.prev is not None,
+        )
+        return replace(found, crashes=self.crashes)
+
+    def standing(self) -> Standing:
+        """Look through what is not closed, and the inbox."""
+        return Standing(left=self.left(), inbox=[row.message(self.session) for row in self.inbox.values()])
 
     def clear(self) -> bool:
         """Forget all rows."""

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamagent.latch import Latch
-
 from ._ledger import Ledger
 from ._row import Row
+from ._signal import Signal
 from ._tables import REFUSALS, TableLedger
 
 
@@ -28,12 +27,20 @@ class Operation:
 
     session: str
     run: Callable[[Ledger], Any] | None
-    done: Latch = field(default_factory=Latch)
+    done: Signal = field(default_factory=Signal)
     result: Any = None
     error: Exception | None = None
     mark: Any = None
     lives: bool = False
     alone: bool = False
+
+    def then(self, run: Callable[[Ledger, Any], Any]) -> Callable[[Ledger], Any]:
+        """Make what is to be done behind it with its result, unless it was refused."""
+
+        def follow(ledger: Ledger) -> Any:
+            return None if self.error is not None else run(ledger, self.result)
+
+        return follow
 
 
 class Ledgers:
@@ -67,9 +74,10 @@ class Ledgers:
 
     def save(self) -> None:
         """Write what was changed."""
-        for ledger in self._known.values():
-            ledger.save()
+        ledgers = [*self._known.values()]
         self._known.clear()
+        if ledgers:
+            ledgers[0].save_with(ledgers[1:])
 
 
 class Lagged(Operation):

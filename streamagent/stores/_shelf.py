@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
-from streamagent.records import Owner
+from streamagent.records import Owner, Standing
 
 from ._row import Row
 
@@ -111,6 +111,10 @@ class Shelf(ABC):
     @abstractmethod
     def asking(self) -> Sequence[Row]:
         """Return the rows of type `approval` that wait: requests and grants."""
+
+    @abstractmethod
+    def standing(self) -> Standing:
+        """Look what is left open, and what waits."""
 
     @abstractmethod
     def clear(self) -> bool:

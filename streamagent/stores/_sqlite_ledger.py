@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from streamagent.errors import LeaseLost
+
+from . import _statements as sql
 from ._dialect import Database
 from ._forks import ForkPoint
 from ._row import Row
@@ -90,9 +93,25 @@ class SqliteLedger(TableLedger):
         self._forget()
         super().begin(point)
 
-    def save(self) -> None:
+    def save_with(self, others: Sequence[TableLedger]) -> None:
+        """Save them by one statement for all leases that moved, and one for all rows that are new."""
+        ledgers = [self, *others]
+        changes: dict[str, list[tuple[TableLedger, tuple[Any, ...]]]] = {}
+        for ledger in ledgers:
+            if (change := ledger.change()) is not None:
+                changes.setdefault(change[0], []).append((ledger, change[1]))
+        for statement, changed in changes.items():
+            if self._db.executemany(statement, [values for _, values in changed]).rowcount != len(changed):
+                names = ", ".join(repr(ledger.session) for ledger, _ in changed)
+                raise LeaseLost(f"one of the sessions {names} was taken over in the middle of a write; stop this run")
+            for ledger, _ in changed:
+                ledger.note()
+        if new := [values for ledger in ledgers for values in ledger.take_new()]:
+            self._db.executemany(sql.INSERT, new)
+
+    def note(self) -> None:
         """Remember the lease."""
-        super().save()
+        super().note()
         if self._lasts and (lease := self.lease) is not None:
             self._memory.leases[self.session] = lease
 

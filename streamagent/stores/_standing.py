@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from streamagent.message import Message
 from streamagent.prompts import ASIDE
@@ -22,6 +23,22 @@ _LAST = select_messages(f"sequence <= ? AND NOT (role = 'user' AND type IN {ASID
 _LEASE = "SELECT head, base, prev IS NOT NULL, crashes FROM leases WHERE tenant = ? AND session = ?"
 
 
+class Lease(NamedTuple):
+    """What is asked of a session's lease.
+
+    Args:
+        head: The last sequence given.
+        base: The last one that is in another session's keeping.
+        forked: Nothing was written to it since it was forked.
+        crashes: How many owners in a row died while they held it.
+    """
+
+    head: int = 0
+    base: int = 0
+    forked: bool = False
+    crashes: int = 0
+
+
 def read_inbox(db: Database, tenant: str, session: str) -> list[Message]:
     """Read the messages that wait."""
     with snapshot(db):
@@ -31,30 +48,39 @@ def read_inbox(db: Database, tenant: str, session: str) -> list[Message]:
 def read_unfinished(db: Database, tenant: str, session: str) -> Unfinished:
     """Read what was left open; content of the calls only, and of a last message that is small."""
     with snapshot(db):
-        return _unfinished(db, tenant, session, LEFT)[0]
+        return _unfinished(db, tenant, session, LEFT, _lease(db, tenant, session))[0]
 
 
 def read_standing(db: Database, tenant: str, session: str) -> Standing:
     """Read what was left open, and the messages that wait."""
     with snapshot(db):
-        left, waiting = _unfinished(db, tenant, session, BOTH)
-        return Standing(left=left, inbox=_whole(db, tenant, session, waiting))
+        return standing_of(db, tenant, session, _lease(db, tenant, session))
 
 
-def _unfinished(db: Database, tenant: str, session: str, statement: str) -> tuple[Unfinished, list[Row]]:
+def standing_of(db: Database, tenant: str, session: str, lease: Lease) -> Standing:
+    """Read what was left open, and the messages that wait, inside a transaction."""
+    left, waiting = _unfinished(db, tenant, session, BOTH, lease)
+    return Standing(left=left, inbox=_whole(db, tenant, session, waiting))
+
+
+def _lease(db: Database, tenant: str, session: str) -> Lease:
+    found = db.execute(_LEASE, (tenant, session)).fetchone()
+    return Lease() if found is None else Lease(*found)
+
+
+def _unfinished(db: Database, tenant: str, session: str, statement: str, lease: Lease) -> tuple[Unfinished, list[Row]]:
     """Return it, and the rows of the inbox that were found with it."""
-    head, base, forked, crashes = db.execute(_LEASE, (tenant, session)).fetchone() or (0, 0, False, 0)
     rows = _rows(db, statement, tenant, session)
     waiting = [row for row in rows if row.state == "inbox"]
-    if not head:
-        return replace(NOTHING, crashes=crashes), waiting
+    if not lease.head:
+        return replace(NOTHING, crashes=lease.crashes), waiting
     left = left_open(
         [row.message(session, "") for row in rows if row.state == "open"],
         _whole(db, tenant, session, [row for row in rows if row.state == "unanswered"]),
-        last=_last(db, tenant, session, base),
-        forked=bool(forked),
+        last=_last(db, tenant, session, lease.base),
+        forked=bool(lease.forked),
     )
-    return replace(left, crashes=crashes), waiting
+    return replace(left, crashes=lease.crashes), waiting
 
 
 def _last(db: Database, tenant: str, session: str, base: int) -> Message | None:

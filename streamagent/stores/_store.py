@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from streamagent.errors import ConfigError, StoreError, StoreReadOnly
 from streamagent.message import Message
 from streamagent.protocols import Changes
-from streamagent.records import Owner, Restored
+from streamagent.records import Begun, Owner, Restored
 
 from ._codec import check_name
 from ._forks import fork
@@ -80,6 +80,24 @@ class TableStore(TableReader):
     async def acquire(self, session: str, *, owner: Owner | None = None) -> int:
         """Become the session's only writer; see `Store`."""
         return await self._writing().take_over(session, lambda ledger: ledger.acquire(owner))
+
+    async def begin_run(
+        self,
+        session: str,
+        *,
+        owner: Owner,
+        prompt: Message | None = None,
+        client_key: str | None = None,
+        rest: Sequence[Message] = (),
+    ) -> Begun:
+        """Acquire a session for a run and put its prompt into the inbox, in one transaction; see `Store`."""
+        check_name("client_key", client_key)
+        row, rows = None if prompt is None else Row.of(prompt), [Row.of(part) for part in rest]
+        return await self._writing().take_over(
+            session,
+            lambda ledger: ledger.begin_run(owner, row, client_key=client_key, rest=rows),
+            unclaimed=lambda ledger, begun: ledger.release(fence=begun.fence, unfinished=begun.standing.left.left_open),
+        )
 
     async def release(self, session: str, *, fence: int, unfinished: bool = False) -> None:
         """Hold the session no more; see `Store`."""

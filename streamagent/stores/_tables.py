@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from streamagent.errors import ConfigError, LeaseLost, MessageError, SessionError
-from streamagent.records import Owner
+from streamagent.records import Owner, Standing
 
 from . import _statements as sql
 from ._codec import decode_time, encode_time, pack
@@ -18,6 +18,7 @@ from ._forks import ForkPoint
 from ._ledger import Ledger
 from ._row import Row
 from ._select import read_lineage, read_pieces, to_row, with_content
+from ._standing import Lease, standing_of
 
 # Of one operation; any other error is the whole transaction's.
 REFUSALS = (LeaseLost, MessageError, SessionError, ConfigError)
@@ -41,7 +42,7 @@ class TableLedger(Ledger):
         self._now = now
         self._touched: dict[str, Row] = {}  # not written yet, and whose they are may hand them over again
         self._written = False
-        self._oldest: str | None = None
+        self._oldest: datetime | None = None
         self._dates: tuple[str, str] | None = None
 
     def _look_up(self, db: Database, tenant: str, session: str) -> Sequence[Any] | None:
@@ -107,18 +108,26 @@ class TableLedger(Ledger):
         """Take a row for `save`."""
         self._touched[row.id] = row
         self._written = True
-        if row.saved is None:
-            created_at = encode_time(row.created_at)
-            self._oldest = min(self._oldest or created_at, created_at)
+        if row.saved is None and (self._oldest is None or row.created_at < self._oldest):
+            self._oldest = row.created_at
 
     def keep(self) -> None:
         """Write the rows; the lease waits for `save`."""
+        if new := self.take_new():
+            self._db.executemany(sql.INSERT, new)
+
+    def take_new(self) -> list[tuple[Any, ...]]:
+        """Write the rows but for those to `INSERT`, which are returned: in the order in which they came."""
+        new: list[tuple[Any, ...]] = []
         for row in self._touched.values():
-            if row.saved is None:
-                self._insert(row)
-            else:
+            if row.saved is not None:
                 self._update(row)
+            else:
+                new.append(self._to_insert(row))
+                if row.spread:
+                    self._add_pieces(row)
         self._touched.clear()
+        return new
 
     @contextmanager
     def undoing(self) -> Iterator[None]:
@@ -142,6 +151,11 @@ class TableLedger(Ledger):
     def asking(self) -> Sequence[Row]:
         """Look up what waits."""
         return [to_row(values) for values in self._db.execute(sql.ASKING, self._key)]
+
+    def standing(self) -> Standing:
+        """Write the rows, and read those that are not closed."""
+        self.keep()
+        return standing_of(self._db, *self._key, Lease(self.head, self.base, self.prev is not None, self.crashes))
 
     def clear(self) -> bool:
         """Delete all rows."""
@@ -186,7 +200,9 @@ class TableLedger(Ledger):
         values = (point.sequence, fence, point.parent, point.base, point.prev, self._now, self._now)
         self._db.execute(sql.BEGIN_FORK, (*self._key, *values))
         for row in point.tail:
-            self._insert(row)
+            self._db.execute(sql.INSERT, self._to_insert(row))
+            if row.spread:
+                self._add_pieces(row)
 
     def save(self) -> None:
         """Write what was changed; the lease first, because that may fail.
@@ -194,40 +210,63 @@ class TableLedger(Ledger):
         Raises:
             LeaseLost: The session got another fence since it was looked at.
         """
-        self._save_lease()
+        if (change := self.change()) is not None:
+            statement, values = change
+            if self._db.execute(statement, values).rowcount != 1:
+                raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
+            self.note()
         self.keep()
+
+    def save_with(self, others: Sequence[TableLedger]) -> None:
+        """Save this one, and those of other sessions that are written with it."""
+        self.save()
+        for other in others:
+            other.save()
 
     def _load(self, statement: str, value: str) -> Row | None:
         found = self._db.execute(statement, (*self._key, value)).fetchone()
         return found and to_row(found)
 
-    def _save_lease(self) -> None:
+    def change(self) -> tuple[str, tuple[Any, ...]] | None:
+        """Return what changes the lease as it has to be, one row of it; `None` when it is as it was."""
         handed = self._holder != self._found
         moved = self._written or self._dates is not None or (self.head, self.prev) != self._stood
         if not (handed or moved):
-            return
-        created_at, modified_at = self._dates or (self._oldest, self._now if self._written else None)
+            return None
+        oldest = None if self._oldest is None else encode_time(self._oldest)
+        created_at, modified_at = self._dates or (oldest, self._now if self._written else None)
         key, fence = self._key, self._found[0]
         if not self._exists or (handed and moved):
             held = (self.fence, self.prev, self.owner, self.crashes)
-            saved = self._db.execute(sql.SAVE_LEASE, (*key, self.head, *held, created_at, modified_at, fence))
-        elif handed:
-            saved = self._db.execute(sql.HAND_LEASE, (*self._holder, *key, fence))
-        else:
-            moved_to = (self.head, self.prev, created_at, modified_at)
-            saved = self._db.execute(sql.MOVE_LEASE, (*moved_to, *key, fence))
-        if saved.rowcount != 1:
-            raise LeaseLost(f"session {self.session!r} was taken over in the middle of a write; stop this run")
-        self._exists = True
-        self._modified_at = modified_at or self._modified_at
+            return sql.SAVE_LEASE, (*key, self.head, *held, created_at, modified_at, fence)
+        if handed:
+            return sql.HAND_LEASE, (*self._holder, *key, fence)
+        return sql.MOVE_LEASE, (self.head, self.prev, created_at, modified_at, *key, fence)
 
-    def _insert(self, row: Row) -> None:
+    def note(self) -> None:
+        """Take note that the lease is changed."""
+        self._exists = True
+        if self._dates is not None:
+            self._modified_at = self._dates[1]
+        elif self._written:
+            self._modified_at = self._now
+
+    def _to_insert(self, row: Row) -> tuple[Any, ...]:
         content = "" if row.spread else "".join(row.pieces)
-        key = (*self._key, self._now, row.id, row.sequence, row.prev, row.role, row.type, row.state, row.attempt)
-        values = (row.client_key, row.size, encode_time(row.created_at), row.query, content, row.source, row.answered)
-        self._db.execute(sql.INSERT, (*key, *values, row.fence))
-        if row.spread:
-            self._add_pieces(row)
+        created_at, place = encode_time(row.created_at), (row.id, row.sequence, row.prev)
+        kind = (row.role, row.type, row.state, row.attempt, row.client_key, row.size)
+        return (
+            *self._key,
+            self._now,
+            *place,
+            *kind,
+            created_at,
+            row.query,
+            content,
+            row.source,
+            row.answered,
+            row.fence,
+        )
 
     def _update(self, row: Row) -> None:
         key = (self._now, *self._key, row.id)

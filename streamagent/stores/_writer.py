@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from anyio import CancelScope, Event, create_task_group, current_time, move_on_after
+from anyio import CancelScope, create_task_group, current_time, move_on_after
 from anyio.abc import TaskGroup
 
 from streamagent.cancellation import raise_single
@@ -19,6 +19,7 @@ from ._codec import check_name
 from ._ledger import Ledger
 from ._operations import Lagged, Operation
 from ._row import Row, add_fragment
+from ._signal import Signal
 from ._tables import REFUSALS
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ class Writer(ABC):
         self._stalled: dict[str, list[Lagged]] = {}
         self._refused: dict[str, Exception] = {}
         self._next_due = math.inf
-        self._wake = Event()
+        self._wake = Signal()
         self._closed = False
 
     @abstractmethod
@@ -87,41 +88,78 @@ class Writer(ABC):
     async def _transact(self, batch: list[Operation]) -> Sequence[Exception | None]:
         """Commit operations in one transaction; return what each of them was refused with."""
 
-    async def submit(self, session: str, run: Callable[[Ledger], T], *, lives: bool = False, alone: bool = False) -> T:
+    async def submit(
+        self,
+        session: str,
+        run: Callable[[Ledger], T],
+        *,
+        lives: bool = False,
+        alone: bool = False,
+        unclaimed: Callable[[Ledger, T], object] | None = None,
+    ) -> T:
         """Do something after all that was handed over of the session, and wait for its commit; see `Operation`.
 
         A caller that is cancelled stops waiting; the operation is done all the same.
+
+        Args:
+            session: The session.
+            run: What to do.
+            lives: See `Operation`.
+            alone: See `Operation`.
+            unclaimed: What to do with its result when the caller was cancelled, who never gets it.
         """
-        operation = await self._hand_over(session, run, lives=lives, alone=alone)
-        _raise(operation.error)
+        operation = self._hand_over(session, run, lives=lives, alone=alone)
+        try:
+            await operation.done.wait()
+        except BaseException:
+            if unclaimed is not None:
+                self._put(Operation(session, operation.then(unclaimed), lives=True))
+            raise
+        if operation.error is not None:
+            _raise(operation.error)
         result: T = operation.result
         return result
 
     async def write(self, session: str, rows: dict[str, Row], fence: int) -> dict[str, int]:
         """Write rows; the refusal of an earlier lagged fragment is raised instead."""
-        _raise(self._refused.pop(session, None))
+        if self._refused:
+            _raise(self._refused.pop(session, None))
         return await self.submit(session, lambda ledger: ledger.write(rows.values(), fence=fence))
 
     async def flush(self, session: str) -> None:
         """Commit what waits of a session; return at once when nothing does."""
         self._check_open()
         if not await self.catch_up(session) and session in self._stalled:
-            await self._hand_over(session, None)
+            await self._hand_over(session, None).done.wait()
         self._raise_failure(session)
 
     async def catch_up(self, session: str) -> bool:
         """Wait until what was handed over of a session was tried, also by callers that have left; tell if it was."""
         if session in self._lagged:
-            await self._hand_over(session, None)
+            await self._hand_over(session, None).done.wait()
             return True
         latest = self._latest.get(session)
         if latest is not None:
             await latest.done.wait()
         return latest is not None
 
-    async def take_over(self, session: str, run: Callable[[Ledger], T], *, alone: bool = False) -> T:
-        """Do something that ends the current writer's time: what it was refused concerns nobody any more."""
-        result = await self.submit(session, run, alone=alone)
+    async def take_over(
+        self,
+        session: str,
+        run: Callable[[Ledger], T],
+        *,
+        alone: bool = False,
+        unclaimed: Callable[[Ledger, T], object] | None = None,
+    ) -> T:
+        """Do something that ends the current writer's time: what it was refused concerns nobody any more.
+
+        Args:
+            session: The session.
+            run: What to do.
+            alone: See `Operation`.
+            unclaimed: See `submit`.
+        """
+        result = await self.submit(session, run, alone=alone, unclaimed=unclaimed)
         self._refused.pop(session, None)
         return result
 
@@ -160,19 +198,22 @@ class Writer(ABC):
 
     async def _rest(self) -> None:
         """Wait until there is something to do."""
-        self._wake = Event()
+        self._wake = Signal()
+        if self._next_due == math.inf:
+            await self._wake.wait()
+            return
         with move_on_after(self._next_due - current_time()):
             await self._wake.wait()
 
-    async def _hand_over(
+    def _hand_over(
         self, session: str, run: Callable[[Ledger], Any] | None, *, lives: bool = False, alone: bool = False
     ) -> Operation:
         self._check_open()
         check_name("session", session)
         operation = Operation(session, run, lives=lives, alone=alone)
-        self._release(session)
+        if self._lagged:
+            self._release(session)
         self._put(operation)
-        await operation.done.wait()
         return operation
 
     def _check_open(self) -> None:

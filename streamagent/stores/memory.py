@@ -13,7 +13,6 @@ from typing import Self
 
 from streamagent._core.usage import COUNTED, usage_of
 from streamagent.message import Message
-from streamagent.prompts import ASIDE
 from streamagent.protocols import Changes, Excerpt, Store, Stream
 from streamagent.records import CallRecord, Mark, Owner, Restored, SessionInfo, Unfinished, Usage
 
@@ -22,7 +21,6 @@ from ._effects import records
 from ._excerpt import Found, make_excerpt
 from ._forks import fork
 from ._memory_ledger import MemoryLedger, Sessions
-from ._pairs import left_open
 from ._restore import restore
 from ._row import Row, add_fragment
 
@@ -122,16 +120,7 @@ class MemoryStore(Store):
 
     async def unfinished(self, session: str) -> Unfinished:
         """Return what a run that ended badly left open; see `Store`."""
-        ledger = self._peek(session)
-        left = sorted(ledger.unfinished.values(), key=lambda row: row.sequence or 0)
-        last = next((row for row in ledger.backwards() if row.role != "user" or row.type not in ASIDE), None)
-        found = left_open(
-            [row.message(session, "") for row in left if row.state == "open"],
-            [row.message(session) for row in left if row.state == "unanswered"],
-            last=None if last is None else last.message(session, "" if last.spread else None),
-            forked=ledger.prev is not None,
-        )
-        return replace(found, crashes=ledger.crashes)
+        return self._peek(session).left()
 
     async def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
         """Read messages by sequence; see `Store`."""

@@ -134,14 +134,13 @@ class TestBusy:
             with locked(path):
                 with pytest.raises(StoreBusy):
                     await store.flush("s")
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(store._writer._hand_over, "s", None)
-                    while not store._writer._batch:
-                        await anyio.lowlevel.checkpoint()
-                    with pytest.raises(StoreBusy):
-                        store.write_soon("s", replace(message, content="not taken"), fence=fence, lag=LONG)
-                    with pytest.raises(StoreBusy):
-                        await store.flush("s")
+                store._writer._hand_over("s", None)
+                while not store._writer._batch:
+                    await anyio.lowlevel.checkpoint()
+                with pytest.raises(StoreBusy):
+                    store.write_soon("s", replace(message, content="not taken"), fence=fence, lag=LONG)
+                with pytest.raises(StoreBusy):
+                    await store.flush("s")
             await store.flush("s")
             assert store.write_soon("s", replace(message, content="b", more=False), fence=fence, lag=LONG) == 1
             assert await contents(store) == ["ab"]

@@ -14,6 +14,7 @@ import pytest
 
 from streamagent.protocols import Store
 
+from .beginning import BeginningContract
 from .following import FollowContract
 from .fork_trees import ForkTreeContract
 from .forks import ForkContract
@@ -28,6 +29,7 @@ from .writing import WritingContract
 @pytest.mark.anyio
 class StoreContract(
     LeaseContract,
+    BeginningContract,
     EffectContract,
     WritingContract,
     InboxContract,
