@@ -34,3 +34,27 @@ async def test_whoever_waits_for_what_is_set_can_be_cancelled_and_gives_others_a
         scope.cancel()
         await latch.wait()
     assert scope.cancelled_caught
+
+
+async def test_who_is_cancelled_waits_no_more_and_the_others_go_on():
+    latch, woken = Latch(), []
+    scope = anyio.CancelScope()
+
+    async def leave():
+        with scope:
+            await latch.wait()
+        woken.append("left")
+
+    async def stay():
+        await latch.wait()
+        woken.append("stayed")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(leave)
+        tasks.start_soon(stay)
+        await anyio.wait_all_tasks_blocked()
+        scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert woken == ["left"]
+        latch.set()
+    assert woken == ["left", "stayed"]

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamagent.latch import Latch
+
 from ._ledger import Ledger
 from ._row import Row
-from ._signal import Signal
 from ._tables import REFUSALS, TableLedger
 
 
@@ -27,7 +28,7 @@ class Operation:
 
     session: str
     run: Callable[[Ledger], Any] | None
-    done: Signal = field(default_factory=Signal)
+    done: Latch = field(default_factory=Latch)
     result: Any = None
     error: Exception | None = None
     mark: Any = None

@@ -13,13 +13,13 @@ from anyio.abc import TaskGroup
 
 from streamagent.cancellation import raise_single
 from streamagent.errors import SessionBusy, StoreError, StoreUncertain
+from streamagent.latch import Latch
 from streamagent.message import Message
 
 from ._codec import check_name
 from ._ledger import Ledger
 from ._operations import Lagged, Operation
 from ._row import Row, add_fragment
-from ._signal import Signal
 from ._tables import REFUSALS
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Writer(ABC):
         self._stalled: dict[str, list[Lagged]] = {}
         self._refused: dict[str, Exception] = {}
         self._next_due = math.inf
-        self._wake = Signal()
+        self._wake = Latch()
         self._closed = False
 
     @abstractmethod
@@ -198,7 +198,7 @@ class Writer(ABC):
 
     async def _rest(self) -> None:
         """Wait until there is something to do."""
-        self._wake = Signal()
+        self._wake = Latch()
         if self._next_due == math.inf:
             await self._wake.wait()
             return
