@@ -74,14 +74,13 @@ class RequestBuilder:
 
     def add_item(self, item: Item) -> None:
         """Take the next message or fragment, or whole exchanges, in stored order; see `add`."""
-        if not isinstance(item, Talk):
-            self.add(item)
-        elif self._fragments:  # of a message that is still open: its place is before what came later
-            for message in item.messages():
-                self.add(message)
-        else:
+        if isinstance(item, Talk) and not self._fragments:
             self._closed.clear()
             self._pairing.add_talk(item)
+            return
+        # Behind a message that is still open its place is among what came later.
+        for message in item.messages() if isinstance(item, Talk) else (item,):
+            self.add(message)
 
     def ready(self) -> list[Entry]:
         """Return what nothing that follows can change, and forget it.
