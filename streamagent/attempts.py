@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from ._core.talk import Item, Pages, Talk
 from .message import Message
 from .protocols import Stream
+from .talk import Item, Pages, Talk
 
 
 async def latest(rows: Stream, *, stops: bool = False) -> Stream:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ._core.talk import PagedStore, Pages, in_pages
 from .approvals import refuse_strange
 from .attempts import latest_pages
 from .calls import Child, Output
@@ -22,6 +21,7 @@ from .protocols import Stage, Store
 from .records import NOTHING, CallRecord, Unfinished
 from .resume import Cut
 from .settle import scrub
+from .talk import PagedStore, Pages, in_pages
 from .tasks import RunTasks
 from .turn import Turn
 

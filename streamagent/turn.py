@@ -7,11 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from ._core.talk import Item, Paged, Pages, Talk
 from ._core.usage import estimated_usage
 from ._core.window import CHARS, estimate_tokens
 from .message import Message
 from .protocols import Stage, Stream
+from .talk import Item, Paged, Pages, Talk
 
 SHORTER = "shorter"  # what a stop says in `query.again` whose turn is taken once more with a shorter context
 

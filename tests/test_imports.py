@@ -47,7 +47,7 @@ LAYERS = [
     {"errors"},
     {"exactjson"},
     {"message", "calls", "cancellation", "waiting", "shared"},
-    {"records"},
+    {"records", "talk"},
     {"protocols"},
     {"hooks", "duties", "attempts"},
     {"prompts"},

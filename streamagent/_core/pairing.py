@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from streamagent.message import Message, Role
-
-from .talk import Talk
+from streamagent.talk import Talk
 
 _BROKEN = frozenset({"error", "aborted"})
 _KNOWN = frozenset({"text", "reasoning", "tool_call", "image", "file"})

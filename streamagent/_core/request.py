@@ -14,12 +14,12 @@ import orjson
 
 from streamagent.errors import MessageError
 from streamagent.message import Message, clean_text, fold
+from streamagent.talk import Item, Talk
 
 from .attachments import attachment
 from .output import Capped
 from .pairing import Pairing, Turn
 from .profiles import DEFAULT_PROFILE, Profile, is_object
-from .talk import Item, Talk
 
 Entry = dict[str, Any]
 

@@ -16,11 +16,11 @@ from streamagent import exactjson
 from streamagent._core.assembler import Assembler
 from streamagent._core.profiles import Profile, profile_for
 from streamagent._core.request import RequestBuilder
-from streamagent._core.talk import Item, Paged, Talk, in_pages
 from streamagent._core.usage import usages
 from streamagent.calls import ToolSpec
 from streamagent.message import Message
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
+from streamagent.talk import Item, Paged, Talk, in_pages
 
 from .attempt import Attempt, Chunks, Limits
 from .base import ModelBase

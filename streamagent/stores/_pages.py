@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from streamagent._core.talk import Item
 from streamagent.message import Message
+from streamagent.talk import Item
 
 from ._codec import PIECE, utf8_size
 from ._dialect import PAGE_BYTES, PAGE_END, Database

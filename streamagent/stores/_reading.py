@@ -8,10 +8,10 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
-from streamagent._core.talk import PagedStore, Pages, in_pages
 from streamagent.message import Message
 from streamagent.protocols import Excerpt, Store, Stream
 from streamagent.records import CallRecord, Mark, SessionInfo, Standing, Unfinished, Usage
+from streamagent.talk import PagedStore, Pages, in_pages
 
 from ._codec import check_name
 from ._dialect import Database

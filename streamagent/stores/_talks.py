@@ -8,8 +8,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from streamagent._core.talk import Item, Talk
 from streamagent.message import Message
+from streamagent.talk import Item, Talk
 
 from ._making import make_message
 from ._select import COLUMNS, decode, to_row

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from streamagent import Message, SqliteStore, exactjson
 from streamagent._core.profiles import PROFILES, Profile
 from streamagent._core.request import RequestBuilder
-from streamagent._core.talk import Talk, in_pages
 from streamagent.attempts import latest, latest_pages
 from streamagent.message import new_id
 from streamagent.models.body import StreamedBody
 from streamagent.models.chunks import History
 from streamagent.stores import _pages
 from streamagent.stores.memory import MemoryStore
+from streamagent.talk import Talk, in_pages
 from streamagent.turn import Given, Turn
 
 SESSION, FORK = "s", "f"
