@@ -118,7 +118,7 @@ class TestTables:
         assert ask("SELECT id, messages FROM {sessions} ORDER BY modified_at DESC") == listed == [("b", 2), ("a", 0)]
 
     async def test_what_is_unfinished_is_found_by_its_index_whatever_the_history(self, store, ask):
-        from streamagent.stores import _standing
+        from streamagent.stores import _queries, _standing
 
         def plan(connection, query, args):
             connection.raw.execute(b"SET enable_seqscan = off")
@@ -143,7 +143,7 @@ class TestTables:
 
     async def test_a_page_is_no_more_than_its_bytes_and_one_row(self, store):
         """The driver holds all rows of an answer."""
-        from streamagent.stores import _pages
+        from streamagent.stores import _pages, _queries
 
         await store.write("s", [text("x" * 60_000) for _ in range(20)], fence=await store.acquire("s"))
         end = (_queries.END, _queries.PAGE_ROWS)
@@ -200,11 +200,11 @@ class TestTables:
         postgres.drop(odd)
 
     async def test_every_spelling_is_of_use(self):
-        from streamagent.stores import _looks, _pages, _select, _statements
+        from streamagent.stores import _looks, _pages, _queries, _select, _statements
 
         asked = "\n".join(
             value
-            for module in (_looks, _pages, _select, _statements)
+            for module in (_looks, _pages, _queries, _select, _statements)
             for value in vars(module).values()
             if isinstance(value, str)
         )
