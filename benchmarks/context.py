@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,10 +69,13 @@ def _task(workload: Workload, folder: str, name: str, length: int) -> Workload:
 
 
 def _turn(arena: Arena, name: str, task: Workload) -> Sample:
+    """Take the turn on a copy: what an earlier round has added is no part of the history."""
     if not Path(task.folder).exists():
         Path(task.folder).mkdir(parents=True)
         arena.sample(name, "fill", task)
-    return arena.sample(name, "turn", task)
+    with TemporaryDirectory() as folder:
+        copy = shutil.copytree(task.folder, Path(folder, name))
+        return arena.sample(name, "turn", replace(task, folder=str(copy)))
 
 
 def _combine(lengths: Sequence[int], turns: Sequence[Sample]) -> Sample:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 
 from .message import Message
 from .protocols import Stream
+from .talk import Item, Pages, Talk
 
 
 async def latest(rows: Stream, *, stops: bool = False) -> Stream:
@@ -33,3 +35,32 @@ async def latest(rows: Stream, *, stops: bool = False) -> Stream:
             yield row
         for said in turn:
             yield said
+
+
+async def latest_pages(pages: Pages) -> Pages:
+    """Do for pages what `latest` does for rows."""
+    turn: list[Message] = []
+    async with aclosing(pages):
+        async for page in pages:
+            if kept := _standing(page, turn):
+                yield kept
+        if turn:
+            yield turn
+
+
+def _standing(page: Sequence[Item], turn: list[Message]) -> list[Item]:
+    """Return what stands of a page; `turn` has what is held, before and after."""
+    kept: list[Item] = []
+    for item in page:
+        if not isinstance(item, Talk):
+            if item.role == "assistant" and item.type != "stop":
+                turn.append(item)
+                continue
+            if item.query and item.query.get("cut") == "resumed":
+                if item.type == "stop":
+                    turn.clear()
+                continue
+        kept += turn
+        turn.clear()
+        kept.append(item)
+    return kept

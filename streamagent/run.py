@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .approvals import refuse_strange
-from .attempts import latest
+from .attempts import latest_pages
 from .calls import Child, Output
 from .errors import ConfigError
 from .hooks import lane_of
@@ -17,10 +17,11 @@ from .lineage import Lineage
 from .message import Message, each
 from .pipeline import BareRun
 from .plan import Plan
-from .protocols import Stage, Store, Stream
+from .protocols import Stage, Store
 from .records import NOTHING, CallRecord, Unfinished
 from .resume import Cut
 from .settle import scrub
+from .talk import PagedStore, Pages, in_pages
 from .tasks import RunTasks
 from .turn import Turn
 
@@ -221,14 +222,23 @@ class Run:
         self.resumed |= bool(decisions)
         return decisions
 
-    def rows(self) -> Callable[[int | None], Stream]:
-        """Tell what reads what the next turn is about, up to a sequence: the stored rows, or what a hook has given."""
+    def rows(self) -> Callable[[int | None, bool], Pages]:
+        """Tell what reads what the next turn is about: the stored rows, or what a hook has given.
+
+        Returns:
+            A function of the last sequence and of whether talks are taken, too.
+        """
         given, self.context = self.context, None
 
-        def read(until: int | None) -> Stream:
-            return latest(self.store.read(self.session, until=until)) if given is None else each(given)
+        def read(until: int | None, talks: bool) -> Pages:
+            return in_pages(each(given)) if given is not None else latest_pages(self._stored(until, talks=talks))
 
         return read
+
+    def _stored(self, until: int | None, *, talks: bool) -> Pages:
+        if isinstance(self.store, PagedStore):
+            return self.store.pages(self.session, until=until, talks=talks)
+        return in_pages(self.store.read(self.session, until=until))
 
     async def start_call(self, call: str) -> int:
         """Commit that a call's tool is about to run."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from ._core.usage import estimated_usage
-from ._core.window import estimate_tokens
+from ._core.window import CHARS, estimate_tokens
 from .message import Message
 from .protocols import Stage, Stream
+from .talk import Item, Paged, Pages, Talk
 
 SHORTER = "shorter"  # what a stop says in `query.again` whose turn is taken once more with a shorter context
 
@@ -97,26 +98,32 @@ class Turn:
         return replace(stop, query={**query, "usage": self.usage})
 
 
-class Given:
+class Given(Paged):
     """What a model is given before any stage: the system prompt, then the rows. Each iteration reads them anew.
 
     What the turn itself has added meanwhile is no part of it.
 
     Args:
-        rows: Reads the rows up to a sequence.
+        rows: Reads the rows up to a sequence, page by page, with talks or without; no page is empty.
         system: The system prompt.
         turn: Counts what is read, if no stage changes it.
     """
 
-    def __init__(self, rows: Callable[[int | None], Stream], system: str | None, turn: Turn | None) -> None:
+    def __init__(self, rows: Callable[[int | None, bool], Pages], system: str | None, turn: Turn | None) -> None:
         self._rows = rows
         self._system = system
         self._turn = turn
-        self._opened: list[Stream | None] = []  # one that came to its end is let go of
+        self._opened: list[AsyncGenerator[Any, None]] = []
         self._until: int | None = None
 
     def __aiter__(self) -> Stream:
-        reading = self._read(len(self._opened))
+        reading = self._messages()
+        self._opened.append(reading)
+        return reading
+
+    def pages(self) -> Pages:
+        """Read it page by page; see `Paged`."""
+        reading = self._read(talks=True)
         self._opened.append(reading)
         return reading
 
@@ -128,22 +135,32 @@ class Given:
     async def aclose(self) -> None:
         """Close what was not read to its end."""
         for reading in self._opened:
-            if reading is not None and not getattr(reading, "ag_running", False):
+            if not getattr(reading, "ag_running", False):
                 await reading.aclose()
 
-    async def _read(self, place: int) -> Stream:
+    async def _messages(self) -> Stream:
+        async with aclosing(self._read(talks=False)) as pages:
+            async for page in pages:
+                for message in page:
+                    yield cast("Message", message)
+
+    async def _read(self, *, talks: bool) -> Pages:
         turn = self._turn
         system = Message.system(self._system) if self._system else None
         if turn is not None:
             turn.asked = 0.0 if system is None else estimate_tokens(system)
         if system is not None:
-            yield system
+            yield (system,)
         last: int | None = 0
-        async with aclosing(self._rows(self._until)) as rows:
-            async for message in rows:
+        async with aclosing(self._rows(self._until, talks)) as pages:
+            async for page in pages:
                 if turn is not None:
-                    turn.asked += estimate_tokens(message)
-                last = message.sequence
-                yield message
+                    turn.asked += sum(map(_tokens, page))
+                item = page[-1]
+                last = item.last if isinstance(item, Talk) else item.sequence
+                yield page
         self._until = self._until or last
-        self._opened[place] = None
+
+
+def _tokens(item: Item) -> float:
+    return item.chars / CHARS if isinstance(item, Talk) else estimate_tokens(item)

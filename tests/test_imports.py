@@ -46,8 +46,8 @@ COLUMN = [
 LAYERS = [
     {"errors"},
     {"exactjson"},
-    {"message", "calls", "cancellation", "waiting", "shared"},
-    {"records"},
+    {"message", "calls", "cancellation", "latch", "waiting", "shared"},
+    {"records", "talk"},
     {"protocols"},
     {"hooks", "duties", "attempts"},
     {"prompts"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from streamagent.message import Message, Role
+from streamagent.talk import Talk
 
 _BROKEN = frozenset({"error", "aborted"})
 _KNOWN = frozenset({"text", "reasoning", "tool_call", "image", "file"})
@@ -20,6 +21,7 @@ class Turn:
         attempt: Which try of the model this is.
         model: The model that its `stop` names.
         closed: It ended well, so what follows supersedes nothing.
+        talk: Whole exchanges, instead of messages; its role is that of what they begin with.
     """
 
     role: Role
@@ -27,6 +29,7 @@ class Turn:
     attempt: int = 1
     model: str = ""
     closed: bool = False
+    talk: Talk | None = None
 
 
 class Pairing:
@@ -47,6 +50,10 @@ class Pairing:
             self._turn(message).messages.append(message)
             if message.type == "tool_call":
                 self._asked.setdefault(_query(message, "id"), []).append(message.id)
+
+    def add_talk(self, talk: Talk) -> None:
+        """Take whole exchanges."""
+        self.turns.append(Turn(role="user", talk=talk))
 
     def answer(self, call: Message) -> Message | None:
         """Return the result of `call`, if there is one."""

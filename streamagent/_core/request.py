@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -14,6 +14,7 @@ import orjson
 
 from streamagent.errors import MessageError
 from streamagent.message import Message, clean_text, fold
+from streamagent.talk import Item, Talk
 
 from .attachments import attachment
 from .output import Capped
@@ -71,8 +72,18 @@ class RequestBuilder:
         if not self._open:
             self._fold()
 
-    def ready(self) -> Iterator[Entry]:
-        """Yield what nothing that follows can change, and forget it.
+    def add_item(self, item: Item) -> None:
+        """Take the next message or fragment, or whole exchanges, in stored order; see `add`."""
+        if isinstance(item, Talk) and not self._fragments:
+            self._closed.clear()
+            self._pairing.add_talk(item)
+            return
+        # Behind a message that is still open its place is among what came later.
+        for message in item.messages() if isinstance(item, Talk) else (item,):
+            self.add(message)
+
+    def ready(self) -> list[Entry]:
+        """Return what nothing that follows can change, and forget it.
 
         Calls have their results before the next prompt there; a result that comes later is left out, and its call gets
         one that says so. Provider data is kept until the next prompt, if the provider wants it back.
@@ -81,12 +92,15 @@ class RequestBuilder:
         last = len(turns) - 1
         if self._profile.replay:
             last = max((number for number, turn in enumerate(turns) if turn.role == "user"), default=0)
+        if last <= 0:
+            return []
+        entries: list[Entry] = []
         for turn in turns[:last]:
-            yield from self._settled(self._entries(turn, None))
+            entries += self._entries(turn, None)
             self._pairing.forget(turn)
-        if last > 0:
-            del turns[:last]
-            self._closed.clear()
+        del turns[:last]
+        self._closed.clear()
+        return self._settled(entries)
 
     def finish(self) -> list[Entry]:
         """Build the rest of the `messages` of the request; a system prompt comes first, wherever it was said."""
@@ -98,7 +112,7 @@ class RequestBuilder:
         ]
         first = [entry for turn, entries in built if turn.role == "system" for entry in entries]
         rest = [entry for turn, entries in built if turn.role != "system" for entry in entries]
-        settled = list(self._settled([*first, *rest]))
+        settled = self._settled([*first, *rest])
         return settled if self._last is None else [*settled, self._last]
 
     def _capped(self, fragment: Message) -> Message:
@@ -119,21 +133,27 @@ class RequestBuilder:
         self._fragments.clear()
         self._open.clear()
 
-    def _entries(self, turn: Turn, loop: Profile | None) -> list[Entry]:
+    def _entries(self, turn: Turn, loop: Profile | None) -> Sequence[Entry]:
+        if turn.talk is not None:
+            return turn.talk.entries
         if turn.role == "assistant":
             return _assistant(turn, self._pairing, self._ids, loop)
         return [] if turn.role == "tool" else _spoken(turn.messages[0], self._profile)
 
-    def _settled(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield entries as they will be sent: of two in a row that may have to be merged, the second is held."""
+    def _settled(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return entries as they will be sent: of two in a row that may have to be merged, the second is held."""
+        if not self._profile.merge_neighbours:
+            return [*entries]
+        settled: list[Entry] = []
         for entry in entries:
             last, self._last = self._last, entry
             if last is None:
                 continue
-            if self._profile.merge_neighbours and last["role"] == entry["role"] != "tool":
+            if last["role"] == entry["role"] != "tool":
                 self._last = _merged(last, entry)
             else:
-                yield last
+                settled.append(last)
+        return settled
 
 
 def build_request(messages: Iterable[Message], profile: Profile = DEFAULT_PROFILE) -> list[Entry]:

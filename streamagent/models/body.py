@@ -39,20 +39,19 @@ class StreamedBody:
             await self._reading.aclose()
 
     async def _read(self) -> AsyncGenerator[bytes, None]:
-        piece = bytearray(b'{"messages":[')
-        separator = b""
+        pieces, size, comma = [b'{"messages":['], 0, b""
         try:
-            async with aclosing(self._history.entries()) as entries:
-                async for entry in entries:
-                    piece += separator + exactjson.dumps(entry)
-                    separator = b","
-                    if len(piece) >= PIECE:
-                        yield bytes(piece)
-                        piece.clear()
+            async with aclosing(self._history.written()) as entries:
+                async for said in entries:
+                    pieces += (comma, said)
+                    comma = b","
+                    if (size := size + len(said)) >= PIECE:
+                        yield b"".join(pieces)
+                        pieces, size = [], 0
         except Exception as error:
             self.error = error
             raise
-        yield bytes(piece + self._tail)
+        yield b"".join((*pieces, self._tail))
 
     async def measure(self) -> int:
         """Return its length in bytes; it is read for that."""

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import anyio
 
+from streamagent import exactjson
 from streamagent._core.assembler import Assembler
 from streamagent._core.profiles import Profile, profile_for
 from streamagent._core.request import RequestBuilder
@@ -19,12 +20,14 @@ from streamagent._core.usage import usages
 from streamagent.calls import ToolSpec
 from streamagent.message import Message
 from streamagent.protocols import DEFAULT_SETTINGS, ModelSettings, Stream
+from streamagent.talk import Item, Paged, Talk, in_pages
 
 from .attempt import Attempt, Chunks, Limits
 from .base import ModelBase
 from .retry import RetryPolicy
 
 HELD = 1024 * 1024  # bytes of a context that are held; a longer one is read while it is sent, where that can be done
+_AT_ONCE = 64  # entries: with 1 KB each about what is sent at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +59,21 @@ class History:
         self._context = context
         self._profile = profile
 
-    async def entries(self) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Yield its entries, in the form of OpenAI's chat completions."""
+    async def written(self) -> AsyncGenerator[bytes, None]:
+        """Yield its entries, in the form of OpenAI's chat completions, as JSON with commas between them."""
         builder = RequestBuilder(self._profile)
-        async with aclosing(cast("Stream", aiter(self._context))) as messages:
-            async for message in messages:
-                builder.add(message)
-                for entry in builder.ready():
-                    yield entry
-        for entry in builder.finish():
-            yield entry
+        context = self._context
+        pages = context.pages() if isinstance(context, Paged) else in_pages(cast("Stream", aiter(context)))
+        async with aclosing(pages):
+            async for page in pages:
+                entries: list[dict[str, Any]] = []
+                for item in page:
+                    builder.add_item(item)
+                    entries += builder.ready()
+                for first in range(0, len(entries), _AT_ONCE):
+                    yield exactjson.dumps_texts(entries[first : first + _AT_ONCE])
+        if entries := builder.finish():
+            yield exactjson.dumps_each(entries)
 
 
 class ChunkModel(ModelBase):
@@ -147,8 +155,18 @@ class ChunkModel(ModelBase):
         """Read a context, unless it is too long to be held and can be read once more."""
         profile = profile_for(self.name)
         builder, size = RequestBuilder(profile), 0
-        messages = aiter(context)
+        if isinstance(context, Paged):
+            pages = context.pages()
+            async for page in pages:
+                for item in page:
+                    builder.add_item(item)
+                    size += _size(item)
+                if self.streams_context and size > HELD:
+                    await pages.aclose()
+                    return Request(messages=(), tools=tools, settings=settings, history=History(context, profile))
+            return Request(messages=builder.finish(), tools=tools, settings=settings)
         rereads = self.streams_context and not isinstance(context, AsyncIterator)
+        messages = aiter(context)
         async for message in messages:
             builder.add(message)
             size += _size(message)
@@ -194,8 +212,10 @@ class ChunkModel(ModelBase):
         return self.chunks(request)
 
 
-def _size(message: Message) -> int:
+def _size(message: Item) -> int:
     """Return about how many bytes a message takes in a request."""
+    if isinstance(message, Talk):
+        return message.chars
     data = message.query.get("data") if message.query else None
     return len(message.content) + (len(data) if isinstance(data, str) else 0)
 

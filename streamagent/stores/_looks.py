@@ -13,8 +13,10 @@ from streamagent.protocols import Excerpt
 from ._codec import PIECE, drop_bytes, utf8_size
 from ._dialect import BYTES, PAGE_END, Database
 from ._excerpt import PAGE_ROWS, Found, make_excerpt
-from ._queries import END, read_parts, snapshot, to_message
+from ._pages import read_parts
+from ._queries import END, snapshot
 from ._select import read_lineage, read_pieces, select_messages
+from ._talks import to_message
 
 _HEAD = "SELECT head FROM leases WHERE tenant = ? AND session = ?"
 _AT = "SELECT id FROM messages WHERE tenant = ? AND session = ? AND sequence = ?"

@@ -6,26 +6,21 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from streamagent._core.usage import usage_of
-from streamagent.message import Message
 from streamagent.records import CallRecord, Mark, SessionInfo, Usage
 
-from ._codec import PIECE, as_utc, decode_any_time, decode_query, encode_time, utf8_size
-from ._dialect import NOW, PAGE_BYTES, PAGE_END, SNAPSHOT, Database
+from ._codec import as_utc, decode_any_time, decode_query, encode_time
+from ._dialect import NOW, SNAPSHOT, Database
 from ._effects import Effect, records
-from ._forks import Part
-from ._making import make_message
-from ._select import decode, read_lineage, read_pieces, select_messages, to_row
+from ._select import read_lineage
 
-# One hop to the thread costs as much as reading 30 rows of 1 KB; a page holds PAGE_BYTES at most, and one more row.
 PAGE_ROWS = 256
 END = (1 << 63) - 1  # the largest integer of a column
 
-_PAGE = select_messages(f"sequence > ?3 AND sequence <= ?4 {PAGE_END}")
 # Session by session, by the partial index: what waits in sessions that nobody asks for costs nothing.
 _WAITING = """
     SELECT DISTINCT messages.session FROM json_each(?) AS asked CROSS JOIN messages ON messages.session = asked.value
@@ -98,96 +93,6 @@ _INBOX_KEYS = """
     SELECT id, client_key FROM messages
     WHERE tenant = ? AND session = ? AND state = 'inbox' AND state <> 'closed' AND client_key IS NOT NULL ORDER BY rowid
 """
-
-
-@dataclass(slots=True)
-class Page:
-    """Consecutive messages of a session; the last one may be the first fragment of one whose content is in pieces.
-
-    Args:
-        messages: The messages.
-        full: There may be more behind it.
-        source: Session that has the pieces of the last message.
-        piece: Number of the last piece that was read of the last message.
-        left: Bytes of the last message that were not read.
-        still_open: The last message is not closed.
-    """
-
-    messages: list[Message]
-    full: bool = True
-    source: str = ""
-    piece: int = -1
-    left: int = 0
-    still_open: bool = False
-
-    def next_fragment(self, piece: int, content: str) -> Message:
-        """Give the next pieces of the last message."""
-        self.piece = piece
-        self.left -= utf8_size(content)
-        return replace(self.messages[-1], content=content, more=self.still_open or self.left > 0)
-
-
-def read_parts(db: Database, tenant: str, session: str, after: int, until: int) -> list[Part]:
-    """Say who keeps the rows of a session, from the first to the last."""
-    parts = [part for part in read_lineage(db, tenant, session, until) if part.until > after]
-    for part in parts:
-        part.after = max(part.after, after)
-    return parts[::-1]
-
-
-def read_page(
-    db: Database, tenant: str, session: str, span: tuple[int, int], parts: list[Part] | None
-) -> tuple[Page, list[Part]]:
-    """Read the messages of one page, up to the first whose content is in pieces.
-
-    Args:
-        db: The connection.
-        tenant: Whose session it is.
-        session: The session.
-        span: After which sequence, and up to which, it is read.
-        parts: Who keeps what is left of it; `None` at its beginning.
-
-    Returns:
-        The page, and who keeps what is left.
-    """
-    with snapshot(db):
-        parts = read_parts(db, tenant, session, *span) if parts is None else parts
-        return (_page_of(db, tenant, session, parts[0]) if parts else Page([])), parts
-
-
-def _page_of(db: Database, tenant: str, session: str, part: Part) -> Page:
-    page = Page([])
-    size = 0
-    for values in db.execute(_PAGE, (tenant, part.session, part.after, part.until, PAGE_ROWS)):
-        page.messages.append(to_message(session, values))
-        state, length, content, source = values[5], values[8], values[11], values[12]
-        if length and not content:
-            page.left, page.still_open, page.source = length, state == "open", source or part.session
-            # In the same snapshot as the row: closing a small message moves its pieces into the row.
-            page.messages[-1] = page.next_fragment(*read_next(db, tenant, page))
-            return page
-        size += length
-        if size >= PAGE_BYTES:
-            return page
-    page.full = len(page.messages) == PAGE_ROWS
-    return page
-
-
-def to_message(session: str, values: Sequence[Any]) -> Message:
-    """Build a message of a row's columns; without the detour by `Row`, because a context is long."""
-    message_id, sequence, prev, role, type_, state, attempt, _, _, created_at, query, content, _, _ = values
-    try:
-        facts, moment = decode(role, attempt, content, query, created_at)
-    except ValueError:
-        return to_row(values).message(session)
-    more = state == "open"
-    return make_message(message_id, session, sequence, prev, role, type_, content, facts, more, attempt, moment)
-
-
-def read_next(db: Database, tenant: str, page: Page) -> tuple[int, str]:
-    """Read what follows of a page's last message, 64 KiB at most."""
-    limit = min(PIECE, page.left)
-    return read_pieces(db, (tenant, page.source, page.messages[-1].id), after=page.piece, limit=limit)
 
 
 def read_waiting(db: Database, tenant: str, sessions: Collection[str], type_: str) -> set[str]:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from streamagent.message import Message
 from streamagent.protocols import Excerpt, Store, Stream
 from streamagent.records import CallRecord, Mark, SessionInfo, Standing, Unfinished, Usage
+from streamagent.talk import PagedStore, Pages, in_pages
 
 from ._codec import check_name
 from ._dialect import Database
 from ._looks import read_excerpt
+from ._pages import Reading, read_next, read_page
 from ._queries import (
     END,
     read_calls,
     read_info,
     read_marks,
-    read_next,
-    read_page,
     read_sessions,
     read_tally,
     read_unattended,
@@ -38,7 +39,7 @@ T = TypeVar("T")
 _LATEST = ("~", "")  # sorts behind every time
 
 
-class TableReader(Store):
+class TableReader(Store, PagedStore):
     """Read with functions that are called with a connection, whatever the database."""
 
     tenant: str
@@ -76,22 +77,34 @@ class TableReader(Store):
 
     async def read(self, session: str, *, after: int = 0, until: int | None = None) -> Stream:
         """Read messages by sequence, those included that waited for their lag when it began; see `Store`."""
-        span = min(after, END), END if until is None else min(until, END)
-        await self._catch_up(session)
-        page, parts = await self._read(read_page, session, span, None)
-        while parts:
-            for message in page.messages:
-                yield message
-                parts[0].after = message.sequence or 0
+        reading = Reading(session, min(after, END), END if until is None else min(until, END), talks=False)
+        async with aclosing(self._pages(reading)) as pages:
+            async for page in pages:
+                for message in page:
+                    yield cast("Message", message)
+
+    def pages(self, session: str, *, until: int | None = None, talks: bool = True) -> Pages:
+        """Read what `read` does, page by page; see `PagedStore`."""
+        if type(self).read is not TableReader.read:  # a subclass has its own idea of what is in a session
+            return in_pages(self.read(session, until=until))
+        return self._pages(Reading(session, 0, END if until is None else min(until, END), talks=talks))
+
+    async def _pages(self, reading: Reading) -> Pages:
+        await self._catch_up(reading.session)
+        page = await self._read(read_page, reading.session, reading)
+        while parts := reading.parts:
+            if page.items:
+                yield page.items
             while page.left > 0:
                 piece, content = await self._call(read_next, self.tenant, page)
                 if not content:  # the session was deleted meanwhile
                     break
-                yield page.next_fragment(piece, content)
+                yield (page.next_fragment(piece, content),)
+            parts[0].after = page.after
             if not page.full:
                 del parts[0]
             if parts:
-                page, parts = await self._read(read_page, session, span, parts)
+                page = await self._read(read_page, reading.session, reading)
 
     async def look(self, session: str, *, after: int, offset: int = 0, hint: object = None) -> Excerpt:
         """Read what is committed behind a place; see `Store`."""

@@ -28,9 +28,9 @@ COLUMNS = f"""
 """
 
 
-def select_messages(rest: str) -> str:
+def select_messages(rest: str, columns: str = COLUMNS) -> str:
     """Write a query for rows of one session; its first two parameters are the tenant and the session."""
-    return f"SELECT {COLUMNS} FROM messages WHERE tenant = ? AND session = ? AND {rest}"  # noqa: S608 - constants only
+    return f"SELECT {columns} FROM messages WHERE tenant = ? AND session = ? AND {rest}"  # noqa: S608 - constants only
 
 
 _PIECES = """
@@ -68,7 +68,7 @@ def decode(
 def to_row(values: Sequence[Any]) -> Row:
     """Build a row of its columns, in the order of `COLUMNS`; one that cannot be read becomes `unreadable`."""
     message_id, sequence, prev, role, type_, state, attempt, client_key, size, created_at, *rest = values
-    query, content, source, answered = rest
+    query, content, source, answered, *_ = rest
     flaw: str | None = None
     try:
         decode(role, attempt, content, query, created_at)

@@ -11,9 +11,10 @@ from streamagent.records import NOTHING, Standing, Unfinished
 
 from ._dialect import Database
 from ._pairs import left_open
-from ._queries import END, snapshot, to_message
+from ._queries import END, snapshot
 from ._row import Row
 from ._select import read_lineage, select_messages, to_row, with_content
+from ._talks import to_message
 
 # `state <> 'closed'` says to SQLite that the partial index holds all these rows.
 INBOX = select_messages("state = 'inbox' AND state <> 'closed' ORDER BY rowid")

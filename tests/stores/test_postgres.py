@@ -143,14 +143,14 @@ class TestTables:
 
     async def test_a_page_is_no_more_than_its_bytes_and_one_row(self, store):
         """The driver holds all rows of an answer."""
-        from streamagent.stores import _queries
+        from streamagent.stores import _pages, _queries
 
         await store.write("s", [text("x" * 60_000) for _ in range(20)], fence=await store.acquire("s"))
         end = (_queries.END, _queries.PAGE_ROWS)
         for after, expected in ((0, 5), (13, 5), (17, 3), (20, 0)):
             found = await store._pool.ask(
                 lambda connection, asked=("default", "s", after, *end): connection.execute(
-                    _queries._PAGE, asked
+                    _pages._MESSAGES, asked
                 ).fetchall()
             )
             assert [row[1] for row in found] == list(range(after + 1, after + 1 + expected))
@@ -200,11 +200,11 @@ class TestTables:
         postgres.drop(odd)
 
     async def test_every_spelling_is_of_use(self):
-        from streamagent.stores import _looks, _queries, _select, _statements
+        from streamagent.stores import _looks, _pages, _queries, _select, _statements
 
         asked = "\n".join(
             value
-            for module in (_looks, _queries, _select, _statements)
+            for module in (_looks, _pages, _queries, _select, _statements)
             for value in vars(module).values()
             if isinstance(value, str)
         )
