@@ -42,8 +42,7 @@ async def leaving(awaitable: Awaitable[T], cancelled: Callable[[], bool], grace:
     return result
 
 
-@coroutine
-def _stepped(
+def _steps(
     steps: Any, thrown: BaseException | None, cancelled: Callable[[], bool], grace: float
 ) -> Generator[Any, Any, Any]:
     """Step what waits, first by this exception if there is one, until its end or until it is left."""
@@ -67,6 +66,9 @@ def _stepped(
         return end.value
     finally:
         del error, thrown  # their tracebacks hold this frame
+
+
+_stepped = coroutine(_steps)
 
 
 class _Left(BaseException):
@@ -200,7 +202,7 @@ class _TaskWaiter(Waiter):
                     yield trap
                 except BaseException as caught:  # noqa: BLE001 - it is thrown on
                     thrown = caught
-            result: T = yield from _stepped(steps, thrown, self._is_cancelled, GRACE)
+            result: T = yield from _steps(steps, thrown, self._is_cancelled, GRACE)
             return result  # noqa: TRY300 - a value that came in spite of the end is one
         except StopIteration as end:
             result = end.value
