@@ -17,7 +17,6 @@ from .message import Message
 from .opening import Opening
 from .pipeline import Chain
 from .plan import Plan
-from .records import Begun
 from .reply import Reply
 from .resume import is_left_open
 from .run import Run
@@ -59,13 +58,16 @@ class RunReply(Reply):
     ) -> None:
         self._runtime = runtime
         self._session = session
-        self._prompt = prompt
-        self._rest = rest
-        self._client_key = client_key
         self._previous = previous
-        self._opening = Opening(runtime=runtime, session=session, plan=plan, lineage=lineage)
-        self._begun = False
-        self._interrupted = False  # before there was a run
+        self._opening = Opening(
+            runtime=runtime,
+            session=session,
+            plan=plan,
+            lineage=lineage,
+            prompt=prompt,
+            rest=rest,
+            client_key=client_key,
+        )
         self._run: Run | None = None
         self._chain: Chain | None = None
         self._rows: list[Message] = []  # what settling added: at most a few rows for each open call
@@ -76,8 +78,6 @@ class RunReply(Reply):
         self._lost: StoreError | SessionError | None = None
         self._leaving = False
         self._settled = False
-        self._fence: int | None = None
-        self._replayed: Message | None = None
         self._shown = 0  # sequence of the last row that was shown again
         self._deadline = math.inf
         self._by: Message | None = None
@@ -143,7 +143,7 @@ class RunReply(Reply):
             by: Id of the message for which it is cut; when the run has taken that one already, nothing is cut.
         """
         run = self._run
-        self._interrupted = run is None  # a run that begins looks into the inbox
+        self._opening.hurried = run is None  # a run that begins looks into the inbox
         if run is None or self._finishing or by in run.taken:
             return
         run.pressed = by or run.pressed or ""
@@ -221,41 +221,16 @@ class RunReply(Reply):
         return self._run is not None and 0 < (message.sequence or 0) <= self._shown
 
     async def _start(self) -> None:
-        """Put the prompt into the inbox and open the first run, or show the answer that the prompt has already.
-
-        The session is taken first: a prompt that waits in a session that nobody has is anybody's to answer.
-        """
-        if self._begun:
+        """Open the first run, or show the answer that the prompt has already."""
+        if not self._opening.begun:
+            await self._drop_previous()
+            self._runtime.claim(self._session, self)
+            self._chain = await self._opening.start()
+        if self._chain is None:
             await self._open_run()
-            return
-        self._begun = True
-        await self._drop_previous()
-        self._runtime.claim(self._session, self)
-        begun = await self._take(self._prompt)
-        self._prompt = begun.prompt
-        if self._prompt is None or self._prompt.sequence is None:
-            await self._open_run(begun)
-        else:
-            self._replayed = self._prompt
-            self._chain = await self._opening.replay(self._prompt)
 
-    async def _take(self, prompt: Message | None = None) -> Begun:
-        begin_run = self._runtime.holding.begin_run
-        begun = await begin_run(self._session, prompt, client_key=self._client_key, rest=self._rest)
-        self._fence = begun.fence
-        return begun
-
-    async def _open_run(self, begun: Begun | None = None) -> None:
-        """Settle what an earlier run left, and build the chain; the session is taken, unless it was just now."""
-        fence = self._fence
-        if fence is None:
-            begun = await self._take()
-            fence = begun.fence
-        standing = None if begun is None or self._interrupted else begun.standing
-        again = self._replayed is not None
-        asks = self._prompt is not None and not again
-        begin = self._opening.begin
-        self._run, rows = await begin(fence, asks=asks, again=again, fail=self.fail, standing=standing)
+    async def _open_run(self) -> None:
+        self._run, rows = await self._opening.open(self.fail)
         self._rows.extend(rows)
         if self._run is not None:
             self._run.leaving = self._leaving
@@ -271,8 +246,8 @@ class RunReply(Reply):
 
     async def _next_run(self) -> None:
         """A chain is exhausted: go on with the next prompt until this reply's own is answered."""
-        run, prompt = self._run, self._prompt
-        if run is None and self._replayed is not None and await self._goes_on(self._replayed):
+        run, prompt = self._run, self._opening.prompt
+        if run is None and await self._goes_on():
             return
         if run is not None and run.left_off:
             await self._finish("handover")
@@ -285,13 +260,13 @@ class RunReply(Reply):
             await self._finish("ended")
             return
         if await self._left("ended"):
-            self._run = self._chain = self._last = self._fence = None
+            self._run = self._chain = self._last = self._opening.fence = None
             self._deadline = math.inf
 
-    async def _goes_on(self, prompt: Message) -> bool:
+    async def _goes_on(self) -> bool:
         """Go on with the run whose prompt was shown again, if its process died in it."""
         try:
-            if await self._opening.was_cut(prompt):
+            if await self._opening.goes_on():
                 await self._open_run()
         except BaseException as error:
             await self._finish("error", error)
@@ -339,7 +314,9 @@ class RunReply(Reply):
                     await self._drop_previous()
                     await self._end_run(cause, error)
                 finally:
-                    await self._runtime.release(self._session, self, fence=self._fence, unfinished=not self._settled)
+                    await self._runtime.release(
+                        self._session, self, fence=self._opening.fence, unfinished=not self._settled
+                    )
         finally:
             if self._waiter is not None:
                 self._waiter.close()
@@ -354,7 +331,7 @@ class RunReply(Reply):
         ending = Ending(cause=cause, error=error, by=self._by, last=self._last, rows=self._rows)
         self._settled = False
         settled = await end_run(self._run, self._chain, ending, bare=self._runtime.bare_run(self._session))
-        only_looked = self._run is None and self._fence is not None
+        only_looked = self._run is None and self._opening.fence is not None
         self._settled = settled and not (only_looked and await is_left_open(self._runtime.store, self._session))
 
     def _handed_over(self) -> HandedOver:
