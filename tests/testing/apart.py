@@ -8,7 +8,7 @@ import aiosqlite
 from streamagent import Agent, Message, SqliteStore
 from streamagent._core import pairing
 from streamagent.models import faults
-from streamagent.stores import _connection, _queries
+from streamagent.stores import _connection, _pages
 from streamagent.testing import (
     ScriptedModel,
     SimulationFailed,
@@ -107,16 +107,19 @@ async def leave(db):
 
 
 LEFT = []
-READ_LINEAGE, QUERY, CLOSE = _queries.read_lineage, pairing._query, aiosqlite.Connection.close
+READ_LINEAGE, QUERY, CLOSE = _pages.read_lineage, pairing._query, aiosqlite.Connection.close
 OPEN = mock.patch.object(aiosqlite.Connection, "close", leave)
-WHOLE = mock.patch.object(_queries, "PIECE", 1 << 30)
+WHOLE = mock.patch.object(_pages, "PIECE", 1 << 30)
 SUPERSEDED = [  # each has the other one behind it
     mock.patch("streamagent.run.latest", lambda rows, **_: rows),
     mock.patch.object(pairing, "_query", lambda row, key: "" if key == "cut" else QUERY(row, key)),
 ]
-TENANT = [  # the second one says who keeps the rows
-    mock.patch.object(_queries, "_PAGE", without_tenant(_queries._PAGE)),
-    mock.patch.object(_queries, "read_lineage", lambda db, _, *of: READ_LINEAGE(db, "default", *of)),
+TENANT = [  # the last one says who keeps the rows
+    *(
+        mock.patch.object(_pages, name, without_tenant(getattr(_pages, name)))
+        for name in ("_MESSAGES", "_MIXED", "_TALK")
+    ),
+    mock.patch.object(_pages, "read_lineage", lambda db, _, *of: READ_LINEAGE(db, "default", *of)),
 ]
 TOLD = mock.patch.object(faults, "redact", lambda text, _: text)
 NEWER = mock.patch.object(_connection, "_identify", lambda *_: _connection.VERSION)
