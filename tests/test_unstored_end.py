@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from streamagent import Agent, Message, Runtime, ending, tool
+from streamagent import Agent, MemoryStore, Message, Runtime, ending, tool
 from streamagent.errors import StoreBusy
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, text
 
@@ -188,3 +188,78 @@ async def test_a_cancel_that_waits_ends_a_pause_also_when_the_call_was_approved(
         stored = await check_rows(store)
     assert bank.ran == []
     assert stored[-1].query["reason"] == "aborted"
+
+
+class Committed(MemoryStore):
+    """Its first `stop` is stored, and whoever wrote it is cut before he hears of that."""
+
+    def __init__(self):
+        super().__init__()
+        self.stored = anyio.Event()
+
+    async def write(self, session, rows, **options):
+        sequences = await super().write(session, rows, **options)
+        if any(row.type == "stop" for row in rows) and not self.stored.is_set():
+            self.stored.set()
+            await anyio.sleep_forever()
+        return sequences
+
+
+@pytest.mark.parametrize("cut", ["interrupt", "cancel", "close"])
+async def test_an_end_that_was_stored_in_the_moment_of_a_cut_is_the_end_for_all_who_asked(cut):
+    store = Committed()
+    agent = Agent(ScriptedModel(answer("one"), answer("two")), store=store)
+    seen = []
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+
+        async def read():
+            seen.extend([message async for message in session.ask("Go.", client_key="k")])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await store.stored.wait()
+            if cut == "interrupt":
+                await session.steer("New.", interrupt=True)
+            elif cut == "cancel":
+                await session.cancel()
+            else:
+                await runtime.active["s"].cut("deadline")
+        again = [message async for message in session.ask("Go.", client_key="k")]
+        rows = await check_rows(store)
+    ends = [row.id for row in rows if row.type == "stop"]
+    assert [message.id for message in seen if message.type == "stop"] == ends
+    assert [message.id for message in again if message.type == "stop"] == ends[:1]
+    assert [row.content for row in rows if row.role == "user"] == ["Go.", *(["New."] if cut == "interrupt" else [])]
+    said = "".join(message.content for message in seen if message.role == "assistant")
+    assert said == ("onetwo" if cut == "interrupt" else "one")
+
+
+async def test_an_end_that_was_shown_is_not_shown_again_when_the_reply_that_went_on_is_cut():
+    """The reply goes on behind its end with what interrupted it, and is cancelled before that is admitted."""
+
+    class Slow(MemoryStore):
+        admits = anyio.Event()
+
+        async def admit(self, session, **options):
+            if any(row.content == "New." for row in await self.inbox(session)):
+                self.admits.set()
+                await anyio.sleep_forever()
+            return await super().admit(session, **options)
+
+    store = Slow()
+    agent = Agent(ScriptedModel(answer("one")), store=store)
+    seen = []
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+
+        async def read():
+            async for message in session.ask("Go."):
+                seen.append(message)
+                if message.type == "stop" and not store.admits.is_set():
+                    await session.steer("New.", interrupt=True)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await store.admits.wait()
+            await session.cancel()
+        [end] = [row.id for row in await check_rows(store) if row.type == "stop"]
+    assert [message.id for message in seen if message.type == "stop"] == [end]
