@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from streamagent import Agent, MemoryStore, Message, Runtime, ending, tool
-from streamagent.errors import StoreBusy
-from tests.scripted import ScriptedModel, answer, call, calls, check_rows, text
+from streamagent.errors import StoreBusy, StoreFull
+from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
 
 pytestmark = pytest.mark.anyio
 
@@ -263,3 +263,53 @@ async def test_an_end_that_was_shown_is_not_shown_again_when_the_reply_that_went
             await session.cancel()
         [end] = [row.id for row in await check_rows(store) if row.type == "stop"]
     assert [message.id for message in seen if message.type == "stop"] == [end]
+
+
+class Refusing(MemoryStore):
+    """Has no room for the first `stop`."""
+
+    refused = False
+
+    async def write(self, session, rows, **options):
+        if not self.refused and any(row.type == "stop" for row in rows):
+            self.refused = True
+            raise StoreFull("no space")
+        return await super().write(session, rows, **options)
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+async def test_what_a_turn_took_is_counted_though_its_own_end_was_not_stored(reason):
+    """I15; and the answer is told as that of the model which gave it, so that no other one is sent its data (I4)."""
+    took = {"model": "other/model", "usage": {"total_tokens": 7}, "cost": 0.5}
+    said = calls(call("stock", product="mug"))[:-1] if reason == "tool_calls" else text("one")
+    agent = Agent(ScriptedModel([*said, Message.stop(reason, **took)]), store=Refusing(), tools=[stock])
+    async with Runtime(store=agent.store) as runtime, agent.session("s", runtime=runtime) as session:
+        with pytest.raises(StoreFull):
+            await session.ask("Go.")
+        *_, stop = await check_rows(agent.store)
+        used = await agent.store.usage("s")
+    assert stop.query["reason"] == "error"
+    assert {key: stop.query[key] for key in took} == took
+    assert (used.turns, used.tokens, used.cost, used.uncounted) == (1, 7, 0.5, 0)
+
+
+async def test_what_a_turn_took_is_counted_once_when_its_end_was_stored_and_its_calls_are_cut():
+    store, started = MemoryStore(), anyio.Event()
+
+    @tool
+    async def hang() -> str:
+        """Never return."""
+        started.set()
+        await anyio.sleep_forever()
+
+    said = [*calls(call("hang"))[:-1], Message.stop("tool_calls", usage={"total_tokens": 7})]
+    agent = Agent(ScriptedModel(said), store=store, tools=[hang])
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.ask("Go.").result)
+            await started.wait()
+            await session.cancel()
+        stops = [row for row in await check_rows(store) if row.type == "stop"]
+        used = await store.usage("s")
+    assert [stop.query["usage"]["total_tokens"] for stop in stops] == [7, 0]
+    assert used.tokens == 7
