@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from anyio import CancelScope, move_on_after
 
@@ -18,6 +20,8 @@ from .run import Run
 from .settle import Cause, Known, scrub, settle
 
 logger = logging.getLogger("streamagent")
+
+_COUNTED = ("model", "usage", "cost", "attempts")  # what a `stop` says of what its answer took
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +98,24 @@ async def _leave(run: Run) -> bool:
 
 async def _settle(run: Run, ending: Ending, bare: RunContext) -> bool:
     passes = partial(scrub, stages=run.plan.pipeline.inner, run=bare)
-    known = Known(outcomes=run.outcomes, scrub=passes, said=run.last_words, begun=run.started.keys())
     try:
         with move_on_after(CLOSE_TIMEOUT) as scope:
             await run.store.flush(run.session)
             left = await run.store.unfinished(run.session)
+            said = run.last_words if left.at_rest else await _last_words(run)
+            known = Known(outcomes=run.outcomes, scrub=passes, said=said, begun=run.started.keys())
+            unseen = _unseen(run, ending, left.last)
             await close_children(run.store, run.session, *(call.id for call in left.calls))
             rows = await settle(
                 run.store, run.session, fence=run.fence, cause=ending.cause, known=known, by=ending.by, left=left
             )
-            shown = ending.last.id if ending.last and ending.last.type == "stop" else None
-            ending.rows.extend(row for row in rows if row.id != shown)
             if not rows and not (ending.last and ending.last.is_final):
                 # Perhaps another process has ended it: then this reader must hear that it is not his any more.
                 await run.store.write(run.session, (), fence=run.fence)
+            shown = ending.last.id if ending.last and ending.last.type == "stop" else None
+            ending.rows.extend(row for row in unseen if row not in rows)
+            ending.rows.extend(row for row in rows if row.id != shown)
+            run.behind_row = max(run.behind_row, *(row.sequence or 0 for row in rows), 0)
         if scope.cancelled_caught:
             what = f"the end of its run ({ending.cause}) could not be stored within {CLOSE_TIMEOUT:g} s"
             if ending.cause != "ended" or ending.last is None or not ending.last.is_final:  # else its reader has it
@@ -119,3 +127,23 @@ async def _settle(run: Run, ending: Ending, bare: RunContext) -> bool:
             raise
         logger.exception("session %s could not be settled; its next run will do that", run.session)
         return False
+
+
+async def _last_words(run: Run) -> Mapping[str, Any]:
+    """Say what a turn took whose own `stop` was not stored, and whose answer it is; else what the run says."""
+    stop = None if run.turn is None else run.turn.stop
+    if run.turn is None or stop is None or stop is run.stop:
+        return run.last_words
+    async with aclosing(run.store.read(run.session, after=run.behind_row)) as rows:
+        async for row in rows:
+            if row.id == stop.id:
+                return run.last_words
+    told = stop.query or {}
+    return {"model": run.turn.model, **{key: told[key] for key in _COUNTED if key in told}}
+
+
+def _unseen(run: Run, ending: Ending, last: Message | None) -> list[Message]:
+    """Find the last word of a run that was stored in the moment in which it was cut: all are told of the same end."""
+    told = ending.cause == "ended" or (ending.last and ending.last.is_final)  # as far as a stage lets it through
+    before, run.behind_row = run.behind_row, max(run.behind_row, (last and last.sequence) or 0)
+    return [last] if last is not None and last.is_final and run.behind_row > before and not told else []

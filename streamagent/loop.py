@@ -41,7 +41,7 @@ async def turns(run: Run) -> Stream:
     recalled = run.recall() if going else []
     while going:
         run.take(admitted)
-        run.begun = True
+        run.begun = left is None or not left.approvals  # what was decided is admitted before anything is cut
         for prompt in admitted:
             yield prompt
         if left is None:
@@ -53,6 +53,7 @@ async def turns(run: Run) -> Stream:
                 yield turn.end()
             left = await _left(run, turn)
         while known := recalled or await run.decide(left):
+            run.begun = True
             for row in known:
                 yield row
             recalled, left = [], await run.look()

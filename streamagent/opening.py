@@ -99,6 +99,7 @@ class Opening:
         tasks, deadline = RunTasks(runtime.tasks, fail), min(lineage.deadline, late)
         run = Run(self.session, runtime.store, fence, plan, tasks, deadline, left=found.left, cut=found.cut)
         run.started, run.lineage, run.starter = found.started, lineage, runtime.start_child
+        run.behind_row = max((row.sequence or 0 for row in (*found.rows, found.left.last) if row), default=0)
         run.outcomes.update((call, record.outcome) for call, record in run.started.items() if record.outcome)
         if standing is not None and standing.left.at_rest and not standing.left.approvals:  # nothing was done since
             run.waiting = standing.inbox

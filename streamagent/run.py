@@ -43,7 +43,8 @@ class Run:
     what is known of its calls. `first` is the sequence of its first row, also before a
     pause; `context`, what the next turn is given instead of the stored messages. `leaving`, that another process goes
     on with it at the next border; `left_off`, that it came to one.
-    `waiting` is what its beginning, or the border, finds in the inbox.
+    `waiting` is what its beginning, or the border, finds in the inbox; `behind_row`, the sequence of the last row that
+    is not its own.
     """
 
     session: str
@@ -79,6 +80,7 @@ class Run:
     first: int | None = None
     since: int | None = None
     waiting: Sequence[Message] | None = None
+    behind_row: int = 0
     stop: Message = _PAUSED
     inbox: Inbox = field(init=False)
 

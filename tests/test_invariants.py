@@ -285,3 +285,21 @@ def test_a_run_that_is_paused_waits_with_its_calls():
     check(Evidence(rows=paused))
     with pytest.raises(AssertionError, match="I1"):
         check(Evidence(rows=[*paused[:3], *(replace(r, sequence=r.sequence - 1) for r in paused[4:])]))
+
+
+def test_a_turn_that_says_nothing_but_that_it_is_over_may_follow_one_that_a_crash_cut():
+    """I16 is about each of them; only the first one is cut, and says so."""
+    rows = [
+        *ROWS[:3],
+        row(4, "assistant", "text", "Wai", cut="crashed"),
+        result(5, "m2", cut="crashed", is_error=True),
+        result(6, "m3", cut="crashed", is_error=True),
+        row(7, "assistant", "stop", reason="tool_calls", cut="crashed"),
+        row(8, "assistant", "stop", reason="stop"),
+    ]
+    check(Evidence(rows=rows))
+    with pytest.raises(AssertionError, match="I16: a turn that ended well has 5"):
+        check(Evidence(rows=[*rows[:6], row(7, "assistant", "stop", reason="stop")]))
+    late = row(8, "assistant", "text", "We", cut="aborted")
+    with pytest.raises(AssertionError, match="I16: a turn that ended well has 8"):
+        check(Evidence(rows=[*rows[:7], late, row(9, "assistant", "stop", reason="stop")]))

@@ -626,3 +626,46 @@ async def test_the_agent_passes_the_border_on_and_refuses_it_beside_a_pipeline()
         Agent("mock", pipeline=Pipeline(), steer_at="after_tool")
     with pytest.raises(ConfigError, match="steer_at is 'after_batch' or 'after_tool', not 'now'"):
         Agent("mock", steer_at="now")
+
+
+@pytest.mark.parametrize("decided", [True, False])
+async def test_an_interruption_while_a_run_looks_what_was_decided_leaves_no_call_without_its_result(decided):
+    """The model is never asked behind a call that waits: what was decided is admitted first, or the pause goes on."""
+
+    class Slow(MemoryStore):
+        began, looks, may = 0, anyio.Event(), anyio.Event()
+
+        async def begin_run(self, *args, **options):
+            begun = await super().begin_run(*args, **options)
+            self.began += 1
+            return begun
+
+        async def inbox(self, session):
+            if self.began == 2 and not self.may.is_set():
+                self.looks.set()
+                await self.may.wait()
+            return await super().inbox(session)
+
+    @tool(requires_approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    slow = Slow()
+    agent = Agent(ScriptedModel(calls(call("pay")), answer("Well.")), tools=[pay])
+    async with Runtime(store=slow) as runtime, agent.session("s", runtime=runtime) as session:
+        await session.ask("Go.")
+        [waiting] = await session.pending()
+        if decided:
+            await session.approve(waiting)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.resume().result)
+            await slow.looks.wait()
+            await session.steer("New.", interrupt=True)
+            slow.may.set()
+        stored = await check_rows(slow)
+        assert [m.content for m in await slow.inbox("s")] == ([] if decided else ["New."])
+        assert await session.pending() == ([] if decided else [waiting])
+    results = [m.query["cut"] for m in stored if m.type == "tool_result"]
+    assert results == (["interrupted"] if decided else [])
+    assert reasons(stored) == ["tool_calls", "paused", *(["aborted", "stop"] if decided else [])]

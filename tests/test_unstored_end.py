@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from streamagent import Agent, Message, Runtime, ending, tool
-from streamagent.errors import StoreBusy
-from tests.scripted import ScriptedModel, answer, call, calls, check_rows, text
+from streamagent import Agent, MemoryStore, Message, Runtime, ending, tool
+from streamagent.errors import StoreBusy, StoreFull
+from tests.scripted import ScriptedModel, answer, call, calls, check_rows, stock, text
 
 pytestmark = pytest.mark.anyio
 
@@ -188,3 +188,128 @@ async def test_a_cancel_that_waits_ends_a_pause_also_when_the_call_was_approved(
         stored = await check_rows(store)
     assert bank.ran == []
     assert stored[-1].query["reason"] == "aborted"
+
+
+class Committed(MemoryStore):
+    """Its first `stop` is stored, and whoever wrote it is cut before he hears of that."""
+
+    def __init__(self):
+        super().__init__()
+        self.stored = anyio.Event()
+
+    async def write(self, session, rows, **options):
+        sequences = await super().write(session, rows, **options)
+        if any(row.type == "stop" for row in rows) and not self.stored.is_set():
+            self.stored.set()
+            await anyio.sleep_forever()
+        return sequences
+
+
+@pytest.mark.parametrize("cut", ["interrupt", "cancel", "close"])
+async def test_an_end_that_was_stored_in_the_moment_of_a_cut_is_the_end_for_all_who_asked(cut):
+    store = Committed()
+    agent = Agent(ScriptedModel(answer("one"), answer("two")), store=store)
+    seen = []
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+
+        async def read():
+            seen.extend([message async for message in session.ask("Go.", client_key="k")])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await store.stored.wait()
+            if cut == "interrupt":
+                await session.steer("New.", interrupt=True)
+            elif cut == "cancel":
+                await session.cancel()
+            else:
+                await runtime.active["s"].cut("deadline")
+        again = [message async for message in session.ask("Go.", client_key="k")]
+        rows = await check_rows(store)
+    ends = [row.id for row in rows if row.type == "stop"]
+    assert [message.id for message in seen if message.type == "stop"] == ends
+    assert [message.id for message in again if message.type == "stop"] == ends[:1]
+    assert [row.content for row in rows if row.role == "user"] == ["Go.", *(["New."] if cut == "interrupt" else [])]
+    said = "".join(message.content for message in seen if message.role == "assistant")
+    assert said == ("onetwo" if cut == "interrupt" else "one")
+
+
+async def test_an_end_that_was_shown_is_not_shown_again_when_the_reply_that_went_on_is_cut():
+    """The reply goes on behind its end with what interrupted it, and is cancelled before that is admitted."""
+
+    class Slow(MemoryStore):
+        admits = anyio.Event()
+
+        async def admit(self, session, **options):
+            if any(row.content == "New." for row in await self.inbox(session)):
+                self.admits.set()
+                await anyio.sleep_forever()
+            return await super().admit(session, **options)
+
+    store = Slow()
+    agent = Agent(ScriptedModel(answer("one")), store=store)
+    seen = []
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+
+        async def read():
+            async for message in session.ask("Go."):
+                seen.append(message)
+                if message.type == "stop" and not store.admits.is_set():
+                    await session.steer("New.", interrupt=True)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            await store.admits.wait()
+            await session.cancel()
+        [end] = [row.id for row in await check_rows(store) if row.type == "stop"]
+    assert [message.id for message in seen if message.type == "stop"] == [end]
+
+
+class Refusing(MemoryStore):
+    """Has no room for the first `stop`."""
+
+    refused = False
+
+    async def write(self, session, rows, **options):
+        if not self.refused and any(row.type == "stop" for row in rows):
+            self.refused = True
+            raise StoreFull("no space")
+        return await super().write(session, rows, **options)
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+async def test_what_a_turn_took_is_counted_though_its_own_end_was_not_stored(reason):
+    """I15; and the answer is told as that of the model which gave it, so that no other one is sent its data (I4)."""
+    took = {"model": "other/model", "usage": {"total_tokens": 7}, "cost": 0.5}
+    said = calls(call("stock", product="mug"))[:-1] if reason == "tool_calls" else text("one")
+    agent = Agent(ScriptedModel([*said, Message.stop(reason, **took)]), store=Refusing(), tools=[stock])
+    async with Runtime(store=agent.store) as runtime, agent.session("s", runtime=runtime) as session:
+        with pytest.raises(StoreFull):
+            await session.ask("Go.")
+        *_, stop = await check_rows(agent.store)
+        used = await agent.store.usage("s")
+    assert stop.query["reason"] == "error"
+    assert {key: stop.query[key] for key in took} == took
+    assert (used.turns, used.tokens, used.cost, used.uncounted) == (1, 7, 0.5, 0)
+
+
+async def test_what_a_turn_took_is_counted_once_when_its_end_was_stored_and_its_calls_are_cut():
+    store, started = MemoryStore(), anyio.Event()
+
+    @tool
+    async def hang() -> str:
+        """Never return."""
+        started.set()
+        await anyio.sleep_forever()
+
+    said = [*calls(call("hang"))[:-1], Message.stop("tool_calls", usage={"total_tokens": 7})]
+    agent = Agent(ScriptedModel(said), store=store, tools=[hang])
+    async with Runtime(store=store) as runtime, agent.session("s", runtime=runtime) as session:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.ask("Go.").result)
+            await started.wait()
+            await session.cancel()
+        stops = [row for row in await check_rows(store) if row.type == "stop"]
+        used = await store.usage("s")
+    assert [stop.query["usage"]["total_tokens"] for stop in stops] == [7, 0]
+    assert used.tokens == 7

@@ -271,12 +271,18 @@ def _ended_well(turn: Sequence[Message]) -> Problems:
     goes_on = any(fact(stop, "reason") == "tool_calls" for stop in stops)  # a next one may say nothing
     known = {None, "resumed", "crashed" if goes_on else None}  # of calls; the model is told that a crash cut them
     cut = [row for row in turn if row.role == "tool" and cut_of(row) not in known]
-    cut += [row for row in turn if row.role != "tool" and cut_of(row) and row.attempt == last]
+    cut += [row for row in _since_crash(turn) if row.role != "tool" and cut_of(row) and row.attempt == last]
     if cut and (not stops or (fact(stops[-1], "reason") in ENDED_WELL and not cut_of(stops[-1]))):
         yield f"a turn that ended well has {told(cut[0])}"
     for stop in stops:
         if fact(stop, "error") and fact(stop, "reason") in ENDED_WELL:
             yield f"an error that ended well: {told(stop)}"
+
+
+def _since_crash(turn: Sequence[Message]) -> Sequence[Message]:
+    """Leave out what stands before a stop that says that a crash cut it: what comes then is the next turn's."""
+    cuts = [number for number, row in enumerate(turn, 1) if row.type == "stop" and cut_of(row) == "crashed"]
+    return turn[cuts[-1] :] if cuts and len(turn) > cuts[-1] else turn
 
 
 def _approves(row: Message, asked: Mapping[str, Message], effect: Effect) -> bool:

@@ -9,9 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from streamagent import Agent, ConfigError, MemoryStore, Pipeline, compact, persist, tool, tool_dispatch
+from streamagent import Agent, ConfigError, MemoryStore, Message, Pipeline, compact, persist, tool, tool_dispatch
+from streamagent.message import each
 from streamagent.testing import ScriptedModel, SimulationFailed, answer, call, calls, simulate, simulate_resuming
 from streamagent.testing.simulation import FAULTS
+from streamagent.testing.simulation.model import LintedModel
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,3 +161,20 @@ def test_another_answer_after_a_death_is_found():
     with pytest.raises(SimulationFailed, match="I12: --- uncut"):
         for seed in range(10):
             simulate_resuming(agent, seed=seed)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_request_of_a_process_that_lost_its_session_is_not_judged_and_any_other_is(lost):
+    """Its context may end in the midst of what the other process has stored; nobody is told what it is answered."""
+    foreign = Message(type="reasoning", query={"provider": {"thinking_blocks": ["signed by chat"]}})
+    context = [Message.user("Go."), foreign, Message(content="Well."), Message.stop("error")]
+
+    async def ask():
+        model = LintedModel(ScriptedModel(answer("ok")), lambda: lost)
+        return [message async for message in model.stream(each(context))]
+
+    if lost:
+        assert anyio.run(ask)
+    else:
+        with pytest.raises(AssertionError, match=r"I4: .* data of chat is sent to anthropic/claude"):
+            anyio.run(ask)

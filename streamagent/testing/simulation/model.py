@@ -1,14 +1,15 @@
-"""Models for a simulation: one that improvises by a seed, and one that cuts another's answers into other pieces."""
+"""Models for a simulation: one improvises by a seed, one cuts another's answers anew, one checks what it is given."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from random import Random
 
 from streamagent.calls import ToolSpec
-from streamagent.message import Message, new_id
+from streamagent.message import Message, each, new_id
 from streamagent.models.example import example_arguments
 from streamagent.protocols import DEFAULT_SETTINGS, Model, ModelSettings, Stream
 from streamagent.testing.checking import provider_requests
@@ -21,8 +22,6 @@ PIECES = ("", "a", "seeded ", "answer ", "of several ", "words, ", "fÃ¼nf ", "ðŸ
 
 class SeededModel:
     """Improvises: text in pieces, reasoning, calls of the tools that it has and of one that nobody has, failures.
-
-    It asserts that no provider would have refused what it is given (I4).
 
     Args:
         dice: What decides.
@@ -42,11 +41,7 @@ class SeededModel:
         deadline: float = math.inf,  # noqa: ARG002
     ) -> Stream:
         """Improvise a turn; see `streamagent.protocols.Model`."""
-        given = [message async for message in context]
-        problems = [text for request in provider_requests(given).items() for text in lint(*request)]
-        if problems and not _is_anothers(given):
-            raise AssertionError("I4: " + "; ".join(problems))
-        for message in self.turn(given, tools):
+        for message in self.turn([message async for message in context], tools):
             yield message
 
     def turn(self, given: Sequence[Message], tools: Sequence[ToolSpec]) -> Iterator[Message]:
@@ -87,10 +82,38 @@ class SeededModel:
             yield replace(opened, content="}", more=False, query=query)
 
 
-def _is_anothers(given: Sequence[Message]) -> bool:
-    """Tell whether an answer stands there that is not over: another process has the session, and this one's is lost."""
-    own = [message for message in given if message.role == "assistant"]
-    return bool(own) and own[-1].type != "stop"
+class LintedModel:
+    """Another model; it asserts that no provider would refuse what that is given (I4).
+
+    Args:
+        model: The other one.
+        is_lost: Tells whether another process has taken the session: what is asked then is answered to nobody, and its
+            context may end in what the other one has stored meanwhile.
+    """
+
+    def __init__(self, model: Model, is_lost: Callable[[], bool]) -> None:
+        self.name = model.name
+        self._model = model
+        self._is_lost = is_lost
+
+    async def stream(
+        self,
+        context: AsyncIterable[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        settings: ModelSettings = DEFAULT_SETTINGS,
+        deadline: float = math.inf,
+    ) -> Stream:
+        """Pass the other one's answer on; see `streamagent.protocols.Model`."""
+        given = [message async for message in context]
+        problems = [text for request in provider_requests(given).items() for text in lint(*request)]
+        if problems and not self._is_lost():
+            raise AssertionError("I4: " + "; ".join(problems))
+        async with aclosing(
+            self._model.stream(each(given), tools=tools, settings=settings, deadline=deadline)
+        ) as answer:
+            async for message in answer:
+                yield message
 
 
 class RechunkedModel:

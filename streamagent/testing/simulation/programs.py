@@ -254,10 +254,8 @@ class Client:
                 self._world.done.append(f"left process {self._process.id} after {seen} messages")
                 await reply.aclose()
                 return
-        # What was committed in the moment in which a reply was cut is stored and perhaps not shown in it: also a `stop`
-        # behind which the reply went on, with the message for which it was cut.
+        # What was committed in the moment of a cut is stored and perhaps not shown, but for the end of the answer.
         shown.ended = shown.prompt in shown.texts.values() and self._world.cuts == cuts
-        shown.end = shown.end if self._world.cuts == cuts else None
 
     async def _later(self, function: object) -> None:
         await sleep(self._dice.random() * 20)

@@ -21,6 +21,8 @@ from streamagent.testing.evidence import ASIDE, Shown, Write
 from streamagent.testing.points import FaultPoints
 from streamagent.testing.watched import FaultyStore, watched_model, watched_pipeline
 
+from .model import LintedModel
+
 SESSION = "s"
 FAULTS = ("crash", "freeze", "store", "tool", "model", "leave", "cancel", "steer", "second")
 REACH = {"crash": 80, "freeze": 80, "store": 24, "tool": 6, "model": 24}  # points within which a fault comes, or not
@@ -147,7 +149,7 @@ class Process(FaultPoints):
         self.store = cast("Store", _WitnessedStore(world.store, self))
         self.plan = replace(
             world.agent.plan,
-            model=watched_model(world.model, self),
+            model=watched_model(LintedModel(world.model, lambda: world.holder is not self), self),
             pipeline=watched_pipeline(world.agent.pipeline, self, self._recorded),
         )
 
