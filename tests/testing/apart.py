@@ -111,9 +111,10 @@ READ_LINEAGE, QUERY, CLOSE = _pages.read_lineage, pairing._query, aiosqlite.Conn
 OPEN = mock.patch.object(aiosqlite.Connection, "close", leave)
 WHOLE = mock.patch.object(_pages, "PIECE", 1 << 30)
 SUPERSEDED = [  # each has the other one behind it
-    mock.patch("streamagent.run.latest", lambda rows, **_: rows),
+    mock.patch("streamagent.run.latest_pages", lambda pages: pages),
     mock.patch.object(pairing, "_query", lambda row, key: "" if key == "cut" else QUERY(row, key)),
 ]
+PAGES = ("_MESSAGES", "_MIXED", "_TALK")  # ways to read one
 TENANT = [  # the last one says who keeps the rows
     *(
         mock.patch.object(_pages, name, without_tenant(getattr(_pages, name)))
