@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyio import CancelScope, ClosedResourceError, EndOfStream, Event, WouldBlock, create_memory_object_stream, sleep
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from .cancellation import must_propagate
 from .driver import RunReply
@@ -63,6 +64,7 @@ class Duplex:
 
     async def receive(self) -> Message:
         """Return the next fragment, or raise what a run failed with."""
+        await checkpoint_if_cancelled()
         try:
             item = self._inbox.receive_nowait()  # a wait for each costs more than all stages together
         except WouldBlock:

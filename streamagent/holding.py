@@ -13,6 +13,7 @@ from .errors import SessionBusy, StoreError
 from .message import Message
 from .owners import is_gone, new_owner, note_end
 from .protocols import Store
+from .protocols.beginning import begin_by_steps, begins_by_steps
 from .records import Begun
 
 logger = logging.getLogger("streamagent")
@@ -44,15 +45,17 @@ class Holding:
             SessionBusy: Another process has it; the prompt was not taken.
             ConflictError: The key was used before with another prompt.
         """
-        begin = partial(self._store.begin_run, session, owner=self.owner)
+        store = self._store
+        by_steps = begins_by_steps(type(store))
+        begin = partial(begin_by_steps, store, session) if by_steps else partial(store.begin_run, session)
         self._used = True
         try:
-            return await begin(prompt=prompt, client_key=client_key, rest=rest)
+            return await begin(owner=self.owner, prompt=prompt, client_key=client_key, rest=rest)
         except SessionBusy as error:
             if error.owner is None or not is_gone(error.owner):
                 raise
             await self._store.retire(error.owner)
-        return await begin(prompt=prompt, client_key=client_key, rest=rest)
+        return await begin(owner=self.owner, prompt=prompt, client_key=client_key, rest=rest)
 
     async def release(self, session: str, fence: int, *, unfinished: bool) -> None:
         """Let others have a session, who go on with what is unfinished; if that fails, `give_back` tries again."""

@@ -49,4 +49,9 @@ class Latch:
         if self._futures is None:
             self._futures = []
         self._futures.append(future)
-        await future
+        try:
+            await future
+        except BaseException:  # who leaves is not kept until it happens
+            if self._futures is not None:
+                self._futures.remove(future)
+            raise

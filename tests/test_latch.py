@@ -58,3 +58,11 @@ async def test_who_is_cancelled_waits_no_more_and_the_others_go_on():
         assert woken == ["left"]
         latch.set()
     assert woken == ["left", "stayed"]
+
+
+async def test_who_leaves_is_not_kept():
+    latch = Latch()
+    for _ in range(10):
+        with anyio.move_on_after(0):
+            await latch.wait()
+    assert not latch._futures

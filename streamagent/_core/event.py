@@ -77,8 +77,12 @@ def read_piece(data: bytes) -> Piece | None:
 
 def _read_pieces(events: Sequence[bytes]) -> Pieces | None:
     """Read the data of events that are pieces of one kind and nothing else; `None` for any others."""
+    lines = b"\n".join(events)
+    # No value of JSON goes on like this, so none reaches over the border of two events.
+    if lines.count(b"}\n{") < len(events) - 1 or not (lines.startswith(b"{") and lines.endswith(b"}")):
+        return None
     try:
-        deltas = [chunk.choices[0].delta for chunk in _decoder.decode_lines(b"\n".join(events))]
+        deltas = [chunk.choices[0].delta for chunk in _decoder.decode_lines(lines)]
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     texts = [said.content for said in deltas if said.reasoning_content is None and said.content is not None]

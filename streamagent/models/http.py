@@ -33,6 +33,7 @@ _PIECEWISE = 64 * 1024  # bytes of a body that is sent piece by piece, so that o
 _OK, _FAILED, _LENGTH_REQUIRED = 200, 400, 411
 
 _sized: set[str] = set()  # addresses that take no request of unknown length
+_endless: set[str] = set()  # addresses whose responses go on behind their end
 
 
 async def load() -> None:
@@ -216,7 +217,7 @@ async def answer(
             try:
                 yield DONE
             finally:  # whoever has heard it asks for nothing more
-                await _finish(response)
+                await _finish(response, sent.url)
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO:
@@ -253,8 +254,11 @@ async def _refused(response: aiohttp.ClientResponse, secrets: Iterable[str]) -> 
     return refusal(response.status, body, response.headers, secrets)
 
 
-async def _finish(response: aiohttp.ClientResponse) -> None:
+async def _finish(response: aiohttp.ClientResponse, url: str) -> None:
     """Wait for the end of a response that has said all: only then its connection can be used again."""
-    if not response.content.at_eof():
-        with anyio.move_on_after(_LINGER):
-            await response.content.read()
+    if response.content.at_eof() or url in _endless:
+        return
+    with suppress(Exception), anyio.move_on_after(_LINGER) as scope:  # whatever happens behind the end is no part of it
+        await response.content.read()
+    if scope.cancelled_caught:
+        _endless.add(url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 from anyio import move_on_after
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 GIVE_BACK_TIMEOUT = 5.0  # seconds
+_STEPS = ("acquire", "enqueue", "standing", "unfinished", "inbox")
 
 
 async def begin_by_steps(  # noqa: PLR0913 - as `Store.begin_run`
@@ -37,3 +39,11 @@ async def _give_back(store: Store, session: str, fence: int) -> None:
     with suppress(StoreError):
         left_open = (await store.unfinished(session)).left_open
         await store.release(session, fence=fence, unfinished=left_open)
+
+
+@cache
+def begins_by_steps(kind: type) -> bool:
+    """Tell whether a store has no `begin_run`, or one that would go past a step that it does its own way."""
+    places = {name: place for place, base in reversed([*enumerate(kind.__mro__)]) for name in vars(base)}
+    begin = places.get("begin_run")
+    return begin is None or any(places.get(step, begin) < begin for step in _STEPS)

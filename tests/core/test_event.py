@@ -88,6 +88,8 @@ def test_two_objects_in_one_event_are_an_error_also_between_events_that_are_read
     pair = chunk({"content": "x"}) + b" " + chunk({"content": "y"})
     _, _, error = read(b"".join(map(framed, [chunk({"content": "a"}), pair, chunk({"content": "b"})])))
     assert error == "the provider sent several objects in one event"
+    halves = [b'{"choices":[', b'{"delta":{"content":"A"}}]}']  # two halves of an object make up for the pair by number
+    assert read(b"".join(map(framed, [*halves, pair])))[2] == "the provider sent an event that is not JSON"
 
 
 def test_a_model_that_repeats_itself_is_stopped_at_the_same_piece_however_many_come_together():
