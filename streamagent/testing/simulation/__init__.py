@@ -146,7 +146,10 @@ def simulate_resuming(agent: Agent, *, seed: int, prompts: Sequence[str] = PROMP
         ConfigError: Nothing to ask, or trio is missing.
     """
     _check(prompts, ())
-    worlds = [World(agent, SteadyModel(seed), MemoryStore(), Random(seed), faults) for faults in ((), ("crash",))]  # noqa: S311
+    worlds = [
+        World(agent, SteadyModel(seed), MemoryStore(), Random(seed), faults, linted=False)  # noqa: S311
+        for faults in ((), ("crash",))
+    ]
     uncut, cut = (_live(answered, seed, world, prompts) for world in worlds)
     try:
         same_rows(cut.rows, uncut.rows)

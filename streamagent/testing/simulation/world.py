@@ -57,14 +57,18 @@ class World:
         store: Where all processes keep the session; it is open.
         dice: What decides.
         faults: Which kinds of faults there are, of `FAULTS`.
+        linted: Each request is checked (I4); else those for the rows at its end alone.
     """
 
-    def __init__(self, agent: Agent, model: Model, store: Store, dice: Random, faults: Sequence[str]) -> None:
+    def __init__(  # noqa: PLR0913 - made by the simulation alone
+        self, agent: Agent, model: Model, store: Store, dice: Random, faults: Sequence[str], *, linted: bool = True
+    ) -> None:
         self.agent = agent
         self.model = model
         self.dice = dice
         self.faults = faults
         self.store = store
+        self.linted = linted
         self.log = EffectLog()
         self.points: list[str] = []
         self.done: list[str] = []  # the faults that came
@@ -147,9 +151,10 @@ class Process(FaultPoints):
         left = {kind: world.dice.randrange(2 * reach) for kind, reach in reach.items()}
         self._countdown = {kind: points for kind, points in left.items() if points < reach[kind]}
         self.store = cast("Store", _WitnessedStore(world.store, self))
+        model = LintedModel(world.model, lambda: world.holder is not self) if world.linted else world.model
         self.plan = replace(
             world.agent.plan,
-            model=watched_model(LintedModel(world.model, lambda: world.holder is not self), self),
+            model=watched_model(model, self),
             pipeline=watched_pipeline(world.agent.pipeline, self, self._recorded),
         )
 
