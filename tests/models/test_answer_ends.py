@@ -52,8 +52,8 @@ async def reset(_reader, writer):
 
 
 async def damage(_reader, writer):
+    await asyncio.sleep(0.005)
     writer.write(b"nonsense\r\n\r\n")
-    await writer.drain()
 
 
 async def late(_reader, writer):
