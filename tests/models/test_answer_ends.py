@@ -33,13 +33,16 @@ async def serving(end):
                 writer.write(HEAD + b"%x\r\n%b\r\n" % (len(SAID), SAID))
                 await writer.drain()
                 await end(reader, writer)
-        writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         yield DirectModel("openai/test", api_base=url, api_key="none"), connections
         await http.close_idle()
+        for writer in connections:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 async def close(_reader, writer):
