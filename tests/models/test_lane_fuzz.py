@@ -26,7 +26,7 @@ from .streams import TOOLS, answers, assembled, bodies, broken, essence, good, o
 
 THOROUGH = settings.get_current_profile_name() == "thorough"
 QUICK = settings(
-    max_examples=20, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=12, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 LOOKING = settings() if THOROUGH else QUICK
 # LiteLLM makes a coroutine and awaits it later: cut between the two, it was never awaited.
