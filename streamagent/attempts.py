@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import cast
 
 from .message import Message
 from .protocols import Stream
@@ -20,19 +21,8 @@ async def latest(rows: Stream, *, stops: bool = False) -> Stream:
     turn: list[Message] = []
     async with aclosing(rows):
         async for row in rows:
-            if row.role == "assistant" and row.type != "stop":
-                turn.append(row)
-                continue
-            if row.query and row.query.get("cut") == "resumed":
-                if row.type == "stop":
-                    turn.clear()
-                    if stops:
-                        yield row
-                continue
-            for said in turn:
-                yield said
-            turn.clear()
-            yield row
+            for kept in _standing((row,), turn, stops=stops):
+                yield cast("Message", kept)
         for said in turn:
             yield said
 
@@ -48,7 +38,7 @@ async def latest_pages(pages: Pages) -> Pages:
             yield turn
 
 
-def _standing(page: Sequence[Item], turn: list[Message]) -> list[Item]:
+def _standing(page: Sequence[Item], turn: list[Message], *, stops: bool = False) -> list[Item]:
     """Return what stands of a page; `turn` has what is held, before and after."""
     kept: list[Item] = []
     for item in page:
@@ -59,6 +49,7 @@ def _standing(page: Sequence[Item], turn: list[Message]) -> list[Item]:
             if item.query and item.query.get("cut") == "resumed":
                 if item.type == "stop":
                     turn.clear()
+                    kept += [item] * stops
                 continue
         kept += turn
         turn.clear()
