@@ -109,24 +109,6 @@ async def call(
     return result
 
 
-async def query(
-    db: aiosqlite.Connection,
-    path: str,
-    function: Callable[Concatenate[sqlite3.Connection, P], T],
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> T:
-    """Call a function that reads.
-
-    Raises:
-        StoreError: What SQLite failed with.
-    """
-    try:
-        return await call(db, function, *args, **kwargs)
-    except sqlite3.Error as error:
-        raise translate(error, path) from error
-
-
 @asynccontextmanager
 async def connect(options: Options) -> AsyncGenerator[aiosqlite.Connection, None]:
     """Open a connection and close it, also when the caller is cancelled.

@@ -29,6 +29,11 @@ class Found(Iterable[Any], Protocol):
 class Database(Protocol):
     """A connection; `sqlite3.Connection` is one."""
 
+    @property
+    def in_transaction(self) -> bool:
+        """A transaction was begun and not ended."""
+        ...
+
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Found:
         """Carry out a statement, whose parameters are written `?`, or `?1` and so on."""
         ...

@@ -141,6 +141,11 @@ class Connection:
         """There is nobody at the other end."""
         return self.raw.closed
 
+    @property
+    def in_transaction(self) -> bool:
+        """A transaction was begun and not ended."""
+        return self.raw.info.transaction_status != TransactionStatus.IDLE
+
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Found:
         """Carry out a statement."""
         return self.raw.execute(for_postgres(sql), parameters) if parameters else self.tell(for_postgres(sql))
@@ -155,7 +160,7 @@ class Connection:
 
     def rest(self) -> None:
         """End what was not ended, for the next user."""
-        if not self.lost and self.raw.info.transaction_status != TransactionStatus.IDLE:
+        if not self.lost and self.in_transaction:
             self.tell(b"ROLLBACK")
 
     def close(self) -> None:

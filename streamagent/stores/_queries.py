@@ -171,7 +171,10 @@ def read_marks(db: Database, tenant: str, session: str, after: int) -> tuple[int
 
 @contextmanager
 def snapshot(db: Database) -> Iterator[None]:
-    """Read several things as of one moment."""
+    """Read several things as of one moment, which is the caller's when he reads so already."""
+    if db.in_transaction:
+        yield
+        return
     db.execute(SNAPSHOT)
     try:
         yield

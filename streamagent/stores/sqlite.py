@@ -15,8 +15,7 @@ from ._looks import FileVersions
 from ._store import TableStore
 
 if TYPE_CHECKING:
-    import aiosqlite
-
+    from ._sqlite_reader import SqliteReader
     from ._sqlite_writer import SqliteWriter
 
 P = ParamSpec("P")
@@ -64,7 +63,7 @@ class SqliteStore(TableStore):
         super().__init__(f"store {self.path}", tenant=tenant, read_only=read_only, poll=poll)
         self._synchronous: Literal["full", "normal"] = synchronous
         self._busy_timeout = busy_timeout
-        self._reader: aiosqlite.Connection | None = None
+        self._reader: SqliteReader | None = None
         self._writer: SqliteWriter | None = None
 
     def __repr__(self) -> str:
@@ -91,6 +90,7 @@ class SqliteStore(TableStore):
     async def _open(self) -> AsyncGenerator[None, None]:
         _require_asyncio()
         from ._connection import Options, call, connect, prepare
+        from ._sqlite_reader import reading
         from ._sqlite_writer import SqliteWriter
         from ._writer import running
 
@@ -99,11 +99,12 @@ class SqliteStore(TableStore):
         )
         async with AsyncExitStack() as stack:
             self._versions = FileVersions().look
-            db = self._reader = await stack.enter_async_context(connect(options))
+            db = reads = await stack.enter_async_context(connect(options))
             await call(db, prepare, options)
+            if not (self.read_only or options.in_memory):
+                reads = await stack.enter_async_context(connect(replace(options, read_only=True)))
+            self._reader = await stack.enter_async_context(reading(reads, self.path))
             if not self.read_only:
-                if not options.in_memory:
-                    self._reader = await stack.enter_async_context(connect(replace(options, read_only=True)))
                 self._writer = SqliteWriter(db, options, self.tenant, self._wakeups.notify)
                 await stack.enter_async_context(running(self._writer))
             await stack.enter_async_context(self._polling())
@@ -115,10 +116,8 @@ class SqliteStore(TableStore):
     async def _call(self, function: Callable[Concatenate[Database, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._reader is None:
             raise self._not_open()
-        from ._connection import query
-
         try:
-            return await query(self._reader, self.path, function, *args, **kwargs)
+            return await self._reader.ask(function, *args, **kwargs)
         except StoreCorrupt as error:
             if self._writer is not None:
                 self._writer.damage = error
