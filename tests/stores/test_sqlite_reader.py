@@ -121,14 +121,13 @@ async def test_what_was_asked_is_answered_before_the_store_is_closed(tmp_path):
     async def ask(name):
         got[name] = await (store._call(gate) if name == "gate" else store.info(name))
 
-    async with anyio.create_task_group() as tasks:
-        async with SqliteStore(tmp_path / "file.db") as store:
-            fence = await store.acquire("s")
-            await store.write("s", [Message(role="user", type="text", content="hello")], fence=fence)
-            for name in ("gate", "s"):
-                tasks.start_soon(ask, name)
-                await anyio.wait_all_tasks_blocked()
-            threading.Timer(0.0, gate.opened.set).start()
+    async with anyio.create_task_group() as tasks, SqliteStore(tmp_path / "file.db") as store:
+        fence = await store.acquire("s")
+        await store.write("s", [Message(role="user", type="text", content="hello")], fence=fence)
+        for name in ("gate", "s"):
+            tasks.start_soon(ask, name)
+            await anyio.wait_all_tasks_blocked()
+        threading.Timer(0.0, gate.opened.set).start()
 
     assert (got["gate"], got["s"].messages) == ("passed", 1)
     with pytest.raises(StoreError, match="is not open"):
