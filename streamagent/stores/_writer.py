@@ -247,7 +247,8 @@ class Writer(ABC):
     def _release_due(self) -> None:
         now = current_time()
         if now >= self._next_due:
-            for lagged in [lagged for lagged in self._lagged.values() if lagged.due <= now]:
+            # What is due soon goes along: sessions that stream at the same time share commits.
+            for lagged in [lagged for lagged in self._lagged.values() if lagged.due <= now + lagged.lag / 2]:
                 self._release(lagged.session)
             self._next_due = min((lagged.due for lagged in self._lagged.values()), default=math.inf)
 

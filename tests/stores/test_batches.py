@@ -13,10 +13,10 @@ from streamagent.message import Message
 from streamagent.records import Owner
 from streamagent.stores._operations import Ledgers
 from streamagent.stores._sqlite_writer import SqliteWriter
+from streamagent.stores._writer import Writer, running
 from streamagent.stores.sqlite import SqliteStore
+from streamagent.testing import run_in_virtual_time
 from streamagent.testing.contract.rows import LONG, call_and_result, contents, rows, text
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=[("asyncio", {"debug": True}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"])
@@ -71,6 +71,7 @@ async def at_once(batches, *operations):
     return results
 
 
+@pytest.mark.anyio
 async def test_what_opens_and_closes_in_one_batch_is_one_row_without_fragments(path, batches):
     async with SqliteStore(path) as store:
         fence = await store.acquire("s")
@@ -86,6 +87,7 @@ async def test_what_opens_and_closes_in_one_batch_is_one_row_without_fragments(p
         assert db.execute("SELECT state, answered FROM messages WHERE type = 'tool_call'").fetchall() == [("closed", 3)]
 
 
+@pytest.mark.anyio
 async def test_one_that_is_refused_leaves_the_others(path, batches):
     async with SqliteStore(path) as store:
         fence = await store.acquire("s")
@@ -98,6 +100,7 @@ async def test_one_that_is_refused_leaves_the_others(path, batches):
         assert await contents(store) == ["known", "a", "b"]
 
 
+@pytest.mark.anyio
 async def test_a_message_is_sent_and_admitted_in_one_batch(path, batches):
     async with SqliteStore(path) as store:
         fence = await store.acquire("s")
@@ -115,6 +118,7 @@ async def test_a_message_is_sent_and_admitted_in_one_batch(path, batches):
         assert (await rows(store))[0].content == "hi"
 
 
+@pytest.mark.anyio
 async def test_a_session_is_taken_and_written_in_one_batch(path, batches):
     async with SqliteStore(path) as store:
         owner = Owner(id="me", ttl=10)
@@ -127,6 +131,7 @@ async def test_a_session_is_taken_and_written_in_one_batch(path, batches):
         assert (info.running, info.created_at.year, info.messages) == (True, 2020, 0)
 
 
+@pytest.mark.anyio
 async def test_forks_and_deletions_see_what_came_before_them_in_their_batch(path, batches):
     async with SqliteStore(path) as store:
         fence = await store.acquire("s")
@@ -149,3 +154,35 @@ async def test_forks_and_deletions_see_what_came_before_them_in_their_batch(path
         )
         assert deleted == [True, True]
         assert [info async for info in store.sessions()] == []
+
+
+class Recording(Writer):
+    """A writer that notes when it commits, and whose fragments."""
+
+    commits: list[tuple[float, list[str]]]
+
+    async def _serve(self):
+        while self._queue or not self._closed:
+            if not self._queue:
+                await self._rest()
+            self._release_due()
+            queue, self._queue = self._queue, []
+            await self._commit(queue)
+
+    async def _transact(self, batch):
+        self.commits.append((anyio.current_time(), [operation.session for operation in batch]))
+        return [None] * len(batch)
+
+
+def test_fragments_whose_lag_is_over_soon_go_along_with_those_whose_lag_is_over():
+    async def main():
+        writer, lag, start = Recording("store", str), 0.5, anyio.current_time()
+        writer.commits = []
+        async with running(writer):
+            for session, handed_over in (("a", 0.0), ("b", 0.25), ("c", 0.26)):
+                await anyio.sleep(start + handed_over - anyio.current_time())
+                writer.write_soon(session, text("hello"), fence=1, lag=lag)
+            await anyio.sleep(1)
+        return [(pytest.approx(at - start), sessions) for at, sessions in writer.commits]
+
+    assert run_in_virtual_time(main) == [(0.5, ["a", "b"]), (0.76, ["c"])]
