@@ -30,6 +30,7 @@ class Row:
         answered: Sequence of the result, of a call that has one.
         source: Session that it was forked from; in a table, whose row of this id has the content, `size` bytes of it.
         fence: Of the writer that gave it its sequence.
+        piece: Number of the next of its pieces in the table, when that is known.
         flaw: Why it cannot be read; its type is then `unreadable`; the table keeps what it holds.
     """
 
@@ -50,6 +51,7 @@ class Row:
     answered: int | None = None
     source: str | None = None
     fence: int | None = None
+    piece: int | None = None
     flaw: str | None = None
 
     @classmethod

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from streamagent.errors import LeaseLost
 
-from . import _statements as sql
 from ._dialect import Database
 from ._forks import ForkPoint
 from ._row import Row
@@ -19,14 +20,16 @@ _LIMIT = 4_000  # sessions, and open messages: above what one process works at, 
 class Memory:
     """What a file's writer remembers of it.
 
-    A lease is what its last transaction left of it, unless somebody else has written to the file since. Which messages
-    are open is a guess: the table refuses to have one twice, and whoever guessed wrong looks.
+    A lease, and the row of an open message, is what its last transaction left of it, unless somebody else has written
+    to the file since. Which messages are open is a guess: the table refuses to have one twice, and whoever guessed
+    wrong looks.
     """
 
     def __init__(self) -> None:
         self._version: int | None = None
         self.leases: dict[str, Sequence[Any]] = {}
         self.opened: set[tuple[str, str]] = set()
+        self.rows: dict[tuple[str, str], Row] = {}  # of those, without their content
 
     def refresh(self, db: Database) -> None:
         """Forget what may have changed since; called inside a transaction."""
@@ -36,10 +39,12 @@ class Memory:
         self._version = version
         if len(self.opened) > _LIMIT:
             self.opened.clear()
+            self.rows.clear()
 
     def forget(self) -> None:
-        """Look all leases up again."""
+        """Look all leases and rows up again."""
         self.leases.clear()
+        self.rows.clear()
 
 
 class SqliteLedger(TableLedger):
@@ -65,6 +70,11 @@ class SqliteLedger(TableLedger):
     def _look_up(self, db: Database, tenant: str, session: str) -> Sequence[Any] | None:
         return self._memory.leases.get(session) or super()._look_up(db, tenant, session)
 
+    def find(self, message_id: str) -> Row | None:
+        """Look an id up."""
+        known = None if message_id in self._touched else self._memory.rows.get((self.session, message_id))
+        return known or super().find(message_id)
+
     def find_new(self, message_id: str) -> Row | None:
         """Look an id up that is most likely new."""
         if self._guess and message_id not in self._touched and (self.session, message_id) not in self._memory.opened:
@@ -74,10 +84,32 @@ class SqliteLedger(TableLedger):
     def put(self, row: Row) -> None:
         """Remember whether something follows."""
         super().put(row)
+        key = self.session, row.id
         if row.state == "open":
-            self._memory.opened.add((self.session, row.id))
+            self._memory.opened.add(key)
         else:
-            self._memory.opened.discard((self.session, row.id))
+            self._memory.opened.discard(key)
+            self._memory.rows.pop(key, None)
+
+    def take(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Remember the rows that stay open; those that are new are whoever's who handed them over."""
+        still_open = [row for row in self._touched.values() if row.state == "open" and self._lasts]
+        many = super().take()
+        for row in still_open:
+            known = replace(row, saved="open") if row.saved is None else row
+            known.pieces = []
+            self._memory.rows[self.session, row.id] = known
+        return many
+
+    @contextmanager
+    def undoing(self) -> Iterator[None]:
+        """Remember nothing of what is taken back."""
+        try:
+            with super().undoing():
+                yield
+        except BaseException:
+            self._forget()
+            raise
 
     def clear(self) -> bool:
         """Remember nothing of it."""
@@ -94,7 +126,7 @@ class SqliteLedger(TableLedger):
         super().begin(point)
 
     def save_with(self, others: Sequence[TableLedger]) -> None:
-        """Save them by one statement for all leases that moved, and one for all rows that are new."""
+        """Save them by one statement for all leases that moved, one for all rows that are new, and so on."""
         ledgers = [self, *others]
         changes: dict[str, list[tuple[TableLedger, tuple[Any, ...]]]] = {}
         for ledger in ledgers:
@@ -106,8 +138,12 @@ class SqliteLedger(TableLedger):
                 raise LeaseLost(f"one of the sessions {names} was taken over in the middle of a write; stop this run")
             for ledger, _ in changed:
                 ledger.note()
-        if new := [values for ledger in ledgers for values in ledger.take_new()]:
-            self._db.executemany(sql.INSERT, new)
+        many: dict[str, list[tuple[Any, ...]]] = {}
+        for ledger in ledgers:
+            for statement, values in ledger.take().items():
+                many.setdefault(statement, []).extend(values)
+        for statement, values in many.items():
+            self._db.executemany(statement, values)
 
     def note(self) -> None:
         """Remember the lease."""

@@ -113,21 +113,25 @@ class TableLedger(Ledger):
 
     def keep(self) -> None:
         """Write the rows; the lease waits for `save`."""
-        if new := self.take_new():
-            self._db.executemany(sql.INSERT, new)
+        for statement, values in self.take().items():
+            self._db.executemany(statement, values)
 
-    def take_new(self) -> list[tuple[Any, ...]]:
-        """Write the rows but for those to `INSERT`, which are returned: in the order in which they came."""
-        new: list[tuple[Any, ...]] = []
+    def take(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Write the rows but for what one statement may do for many of them; return those, in the order of writing."""
+        many: dict[str, list[tuple[Any, ...]]] = {}
         for row in self._touched.values():
-            if row.saved is not None:
-                self._update(row)
+            if row.saved is None:
+                many.setdefault(sql.INSERT, []).append(self._to_insert(row))
+            elif row.saved == "open" and row.spread:
+                many.setdefault(sql.GROW, []).append((row.size, row.query, self._now, *self._key, row.id))
+                if row.state != "open":
+                    self._settle_row(row)
             else:
-                new.append(self._to_insert(row))
-                if row.spread:
-                    self._add_pieces(row)
+                self._update(row)
+            if row.spread and row.saved in (None, "open"):
+                many.setdefault(sql.ADD_PIECE, []).extend(self._pieces(row))
         self._touched.clear()
-        return new
+        return many
 
     @contextmanager
     def undoing(self) -> Iterator[None]:
@@ -202,7 +206,7 @@ class TableLedger(Ledger):
         for row in point.tail:
             self._db.execute(sql.INSERT, self._to_insert(row))
             if row.spread:
-                self._add_pieces(row)
+                self._db.executemany(sql.ADD_PIECE, self._pieces(row))
 
     def save(self) -> None:
         """Write what was changed; the lease first, because that may fail.
@@ -253,45 +257,34 @@ class TableLedger(Ledger):
 
     def _to_insert(self, row: Row) -> tuple[Any, ...]:
         content = "" if row.spread else "".join(row.pieces)
-        created_at, place = encode_time(row.created_at), (row.id, row.sequence, row.prev)
+        place = (*self._key, self._now, row.id, row.sequence, row.prev)
         kind = (row.role, row.type, row.state, row.attempt, row.client_key, row.size)
-        return (
-            *self._key,
-            self._now,
-            *place,
-            *kind,
-            created_at,
-            row.query,
-            content,
-            row.source,
-            row.answered,
-            row.fence,
-        )
+        rest = (row.query, content, row.source, row.answered, row.fence)
+        return (*place, *kind, encode_time(row.created_at), *rest)
 
     def _update(self, row: Row) -> None:
         key = (self._now, *self._key, row.id)
         if row.saved == "inbox":
             self._db.execute(sql.ADMIT, (row.sequence, row.prev, row.state, row.answered, row.fence, *key))
         elif row.saved != "open":
-            self._db.execute(sql.SETTLE, (row.state, row.answered, *key))
-        elif row.spread:
-            self._db.execute(sql.GROW, (row.size, row.query, *key))
-            if row.state != "open":
-                self._db.execute(sql.SETTLE, (row.state, row.answered, *key))
-            self._add_pieces(row)
+            self._settle_row(row)
         else:
             _, before = read_pieces(self._db, (*self._key, row.id))
             content = before + "".join(row.pieces)
             self._db.execute(sql.CLOSE, (row.state, row.answered, row.size, row.query, content, *key))
             self._db.execute(sql.DROP_PIECES, (*self._key, row.id))
 
-    def _add_pieces(self, row: Row) -> None:
-        """Append content; small pieces stay small, because rewriting the last one would cost more than it saves."""
-        number = 0
-        if row.saved is not None:
-            [number] = self._db.execute(sql.NEXT_PIECE, (*self._key, row.id)).fetchone()
-        pieces = ((*self._key, row.id, piece, content) for piece, content in enumerate(pack(row.pieces), number))
-        self._db.executemany(sql.ADD_PIECE, pieces)
+    def _settle_row(self, row: Row) -> None:
+        self._db.execute(sql.SETTLE, (row.state, row.answered, self._now, *self._key, row.id))
+
+    def _pieces(self, row: Row) -> list[tuple[Any, ...]]:
+        """Say what to add; small pieces stay small, because rewriting the last one would cost more than it saves."""
+        first = 0 if row.saved is None else row.piece
+        if first is None:
+            [first] = self._db.execute(sql.NEXT_PIECE, (*self._key, row.id)).fetchone()
+        pieces = [(*self._key, row.id, number, content) for number, content in enumerate(pack(row.pieces), first)]
+        row.piece = first + len(pieces)
+        return pieces
 
 
 def _without_content(row: Row) -> Row:
