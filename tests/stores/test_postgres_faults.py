@@ -304,7 +304,7 @@ class TestConflicts:
                 tries.append(other)
                 ledger.acquire()
                 if tries.count(other) == 1:
-                    both_have_one.wait(5)
+                    both_have_one.wait(30)
                 ledger.sibling(other)
 
             return run
