@@ -21,7 +21,7 @@ class Operation:
     Args:
         session: The session.
         run: What to do; called again when the transaction is tried again. `None` to wait for what came before.
-        lives: It is of interest only as long as this process lives.
+        lives: It may be lost when the machine stops: nobody wants it then, or whoever comes next does it again.
         alone: It looks at other sessions too, or begins one anew.
         mark: Names the transaction that it was part of, while it is not known what became of that.
     """

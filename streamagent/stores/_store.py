@@ -153,7 +153,9 @@ class TableStore(TableReader):
         self, session: str, *, fence: int, limit: int = 1, ids: Collection[str] | None = None
     ) -> list[Message]:
         """Give the oldest waiting messages their sequence; see `Store`."""
-        rows = await self._writing().submit(session, lambda ledger: ledger.admit(fence=fence, limit=limit, ids=ids))
+        rows = await self._writing().submit(
+            session, lambda ledger: ledger.admit(fence=fence, limit=limit, ids=ids), lives=True
+        )
         return [row.message(session) for row in rows]
 
     def changes(self, session: str) -> Changes:

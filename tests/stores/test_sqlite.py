@@ -329,6 +329,14 @@ class TestSynchronous:
             await store.release("s", fence=fence)
         assert pragmas == [2, 1, 1]
 
+    async def test_what_was_admitted_waits_again_when_the_machine_stops_and_needs_no_sync(self, path, pragmas):
+        async with SqliteStore(path) as store:
+            sent = await store.enqueue("s", Message(content="hello"))
+            fence = await store.acquire("s")
+            assert [row.id for row in await store.admit("s", fence=fence)] == [sent.id]
+            await store.write("s", [text("and now")], fence=fence)
+        assert pragmas == [2, 2, 1, 2]
+
     async def test_normal_never_syncs(self, path, pragmas):
         await self.lagged_then_durable(path, "normal")
         assert pragmas == [1, 1, 1]
