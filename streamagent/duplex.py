@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyio import CancelScope, ClosedResourceError, EndOfStream, Event, WouldBlock, create_memory_object_stream, sleep
+from anyio import CancelScope, Event, sleep
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from .cancellation import must_propagate
+from .channel import Channel
 from .driver import RunReply
 from .errors import SessionBusy
 from .hooks import lane_of
@@ -33,7 +34,7 @@ class Duplex:
         self._runtime = runtime
         self._session = session
         self._plan = plan
-        self._outbox, self._inbox = create_memory_object_stream[Message | _Failed](OUTBOX)
+        self._outbox = Channel[Message | _Failed](OUTBOX)
         self._scope = CancelScope()
         self._awake = Event()
         self._ended = Event()
@@ -65,13 +66,7 @@ class Duplex:
     async def receive(self) -> Message:
         """Return the next fragment, or raise what a run failed with."""
         await checkpoint_if_cancelled()
-        try:
-            item = self._inbox.receive_nowait()  # a wait for each costs more than all stages together
-        except WouldBlock:
-            try:
-                item = await self._inbox.receive()
-            except ClosedResourceError:  # by `aclose`, while this one waited
-                raise EndOfStream from None
+        item = await self._outbox.receive()
         if isinstance(item, _Failed):
             raise item.error
         return item
@@ -81,12 +76,12 @@ class Duplex:
         self._scope.cancel()
         with CancelScope(shield=True):  # bounded: everything that the task does when cancelled is
             await self._ended.wait()
-        self._inbox.close()
+        self._outbox.close(drop=True)
 
     async def _serve(self) -> None:
         """Answer until the end; a run that fails is told to whoever receives, and the next prompt tries again."""
         try:
-            with self._scope, self._outbox:
+            with self._scope:
                 while True:
                     self._awake = Event()
                     try:
@@ -104,6 +99,7 @@ class Duplex:
                             return
                         await self._awake.wait()
         finally:
+            self._outbox.close()
             self._runtime.retire(self._session, self)
             self._ended.set()
 
@@ -121,10 +117,7 @@ class Duplex:
         async with RunReply(self._runtime, self._session, self._plan) as reply:
             async for message in reply:
                 said = True
-                try:
-                    self._outbox.send_nowait(message)
-                except WouldBlock:
-                    await self._outbox.send(message)
+                await self._outbox.send(message)
         return said  # a session that is paused does nothing until something is decided
 
     async def _free(self) -> None:
