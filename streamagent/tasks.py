@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,6 +12,8 @@ from anyio.abc import TaskGroup
 from .cancellation import must_propagate
 from .latch import Latch
 from .waiting import leaving
+
+logger = logging.getLogger("streamagent")
 
 TASK_TIMEOUT = 1.0  # seconds for cancelled background work to end; a tool that does not listen is left behind
 CLEANUP_TIMEOUT = 5.0  # seconds after which it is ended where it waits, so that its task does not stay
@@ -63,3 +66,9 @@ class RunTasks:
             self._idle = Latch()
             with move_on_after(close_timeout, shield=True):
                 await self._idle.wait()
+        if not self._count:
+            self._on_error = _log  # of a run that is over, which would be kept by this, and this by it
+
+
+def _log(error: BaseException) -> None:
+    logger.error("background work that began behind the end of its run failed", exc_info=error)

@@ -49,3 +49,15 @@ async def test_a_failure_is_given_to_the_run_and_the_group_goes_on():
         tasks.start_soon(fail)
         await anyio.wait_all_tasks_blocked()
     assert [type(failure) for failure in failures] == [ZeroDivisionError]
+
+
+async def test_what_fails_behind_the_end_of_a_run_is_logged(caplog):
+    async def fail():
+        raise ZeroDivisionError
+
+    async with anyio.create_task_group() as group:
+        tasks = RunTasks(group, print)
+        await tasks.aclose()
+        tasks.start_soon(fail)
+    [logged] = caplog.records
+    assert (logged.levelname, logged.exc_info[0]) == ("ERROR", ZeroDivisionError)

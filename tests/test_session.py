@@ -8,7 +8,10 @@ import anyio
 import pytest
 
 from streamagent import Agent, Hooks, MemoryStore, Message, Runtime, SessionBusy, SessionClosed, ToolContext, tool
+from streamagent.driver import RunReply
 from streamagent.errors import ConfigError, ConflictError, LeaseLost, MessageError, ModelError, StoreFull
+from streamagent.run import Run
+from streamagent.tasks import RunTasks
 from tests.scripted import ScriptedModel, answer, call, calls, check_rows, rows, stock, text
 
 pytestmark = pytest.mark.anyio
@@ -849,3 +852,23 @@ async def test_a_session_in_which_nothing_happens_needs_half_a_kilobyte():
         finally:
             tracemalloc.stop()
     assert held / number <= 512
+
+
+async def test_a_session_that_is_over_leaves_nothing_to_the_garbage_collector():
+    agent = agent_of(calls(call("stock", product="mug")), answer("15"))
+
+    async def ask():
+        async with agent.session("s") as session:
+            await session.ask("How many?")
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = {id(found) for found in gc.get_objects() if isinstance(found, (RunReply, Run, RunTasks))}
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        left = [found for found in gc.get_objects() if isinstance(found, (RunReply, Run, RunTasks))]
+        assert {id(found) for found in left} <= before
+    finally:
+        gc.enable()
