@@ -157,8 +157,10 @@ class RunReply(Reply):
             self._run.leaving = True
 
     async def aclose(self) -> None:
-        """Cut the run as `cancel` does, and read no more of it."""
+        """Cut the run as `cancel` does, and read no more of it; `reason` says how it ended all the same."""
         await self.cut("aborted")
+        for row in self._rows:
+            self._given(row)
         self._rows.clear()
 
     async def wait(self) -> None:

@@ -188,7 +188,7 @@ async def test_a_new_ask_cuts_the_reply_that_was_abandoned():
         await anext(first)
         await anext(first)
         assert (await session.ask("Two.")).text == "whole"
-        assert first.done
+        assert (first.done, first.reason, (await first).reason) == (True, "aborted", "aborted")
     assert "aborted" in [m.query["reason"] for m in await check_rows(agent.store) if m.type == "stop"]
 
 

@@ -51,6 +51,8 @@ def to_model_error(error: Exception, secrets: Iterable[str] = ()) -> ModelError:
     """
     text = _TAIL.split(str(error), maxsplit=1)[0]
     text = redact(_PREFIXES.sub("", text) or type(error).__name__, secrets)[:_LIMIT]
+    if isinstance(error, ImportError):  # its name says "not found", and no provider was asked
+        return ModelError(f"LiteLLM needs what is not installed: {text}", kind="bad_request", retryable=False)
     midstream = type(error).__name__ == "MidStreamFallbackError"  # its status says nothing: always 500
     status = getattr(error, "status_code", None)
     for kind, pattern in (*_OURS, *_TRANSPORT) if status in (None, _SERVER_ERROR) else _OURS:

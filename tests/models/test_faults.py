@@ -41,6 +41,7 @@ class ContentPolicyViolationError(ForeignError):
         (ForeignError("The api_key client option must be set", 500), "auth", False),
         (MidStreamFallbackError("'list' object has no attribute 'choices'", 500), "protocol", True),
         (ForeignError("KeyError: 'delta', Got unexpected response from X", 400), "protocol", True),
+        (ModuleNotFoundError("No module named 'fastapi'"), "bad_request", False),
     ],
 )
 def test_the_kind_is_found(error, kind, retryable):
