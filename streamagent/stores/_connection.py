@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -95,6 +97,24 @@ def patiently(function: Callable[[], T], *, path: str, timeout: float) -> T:
             if not isinstance(translated, StoreBusy) or time.monotonic() >= deadline:
                 raise translated from error
         time.sleep(PAUSE)  # on the connection's thread
+
+
+def begin_call(
+    db: aiosqlite.Connection,
+    function: Callable[Concatenate[sqlite3.Connection, P], T],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> asyncio.Future[T]:
+    """Have a function called with the connection on its thread, in one hop; return what gets its result.
+
+    Nobody cancels that: it is no task's.
+    """
+    result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    if db._connection is None:  # noqa: SLF001 - aiosqlite has no public names for any of it
+        result.set_exception(sqlite3.ProgrammingError("the store was closed"))
+    else:
+        db._tx.put_nowait((result, partial(function, db._conn, *args, **kwargs)))  # noqa: SLF001
+    return result
 
 
 async def call(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from streamagent.errors import ConflictError, InboxFull, LeaseLost, MessageError, SessionBusy
 from streamagent.records import Begun, Owner
 
-from ._codec import decode_query, encode_query
+from ._codec import decode_query, encode_query, merge_queries
 from ._pairs import PAIRED, answered_by, bind, is_request, substance, waits
 from ._row import Row, closed_error
 from ._shelf import Shelf
@@ -80,7 +80,8 @@ class Ledger(Shelf):
         for part, row in pairs:
             if self.shares(part.id) if row is None else row.state != "open":
                 raise closed_error(part.id)
-        return {part.id: self._take(part, row) for part, row in pairs}
+        queries = [part.query if row is None else merge_queries(row.query, part.query) for part, row in pairs]
+        return {part.id: self._take(part, row, query) for (part, row), query in zip(pairs, queries, strict=True)}
 
     def enqueue(self, row: Row, *, client_key: str | None, rest: Sequence[Row] = ()) -> Row:
         """Put whole messages into the inbox, or return the equal one that was sent under this key before."""
@@ -159,12 +160,12 @@ class Ledger(Shelf):
                 f"session {self.session!r} has another writer: fence {fence} is not its current one; stop this run"
             )
 
-    def _take(self, part: Row, row: Row | None) -> int:
+    def _take(self, part: Row, row: Row | None, query: str | None) -> int:
         if row is None:
             row = part
             self._open(row)
         else:
-            row.absorb(part)
+            row.absorb(part, query)
         self._settle(row)
         return row.sequence or 0
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from streamagent.latch import Latch
 
+from ._cursors import let_go
 from ._ledger import Ledger
 from ._row import Row
 from ._tables import REFUSALS, TableLedger
@@ -70,6 +71,7 @@ class Ledgers:
             else:
                 self._known[session] = ledger
         except REFUSALS as error:  # nothing was changed
+            let_go(error)
             return error
         return None
 

@@ -19,8 +19,8 @@ from streamagent.errors import StoreError
 
 from ._postgres_connection import Connection, Options, connect
 from ._postgres_pool import Pool
+from ._running import grouped
 from ._wakeups import Wakeups
-from ._writer import grouped
 
 _NOTIFY = "SELECT pg_notify(?, session) FROM json_array_elements_text(?::json) AS changed(session)"
 PAUSE = 0.01  # seconds between two notifications: what changed meanwhile is told by the next one

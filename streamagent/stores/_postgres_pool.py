@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from streamagent.errors import StoreBusy
 
 from ._postgres_connection import Connection, Options, connect, translate
-from ._writer import grouped
+from ._running import grouped
 
 T = TypeVar("T")
 _CONFLICTS = ("40001", "40P01")  # serialization failure, deadlock: the same transaction may succeed when done again

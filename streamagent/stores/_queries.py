@@ -179,4 +179,10 @@ def snapshot(db: Database) -> Iterator[None]:
     try:
         yield
     finally:
+        end_snapshot(db)
+
+
+def end_snapshot(db: Database) -> None:
+    """End what `snapshot` began; SQLite does that by itself when the disk fails."""
+    if db.in_transaction:
         db.execute("ROLLBACK")

@@ -9,7 +9,7 @@ from streamagent.errors import ConflictError, MessageError
 from streamagent.message import Message
 from streamagent.records import CallRecord, Mark, Restored
 
-from ._codec import decode_query
+from ._codec import decode_query, merge_queries
 from ._ledger import Ledger
 from ._pairs import answered_by
 from ._row import UNREADABLE, Row
@@ -40,7 +40,7 @@ def _put_row(ledger: Ledger, message: Message, mark: Mark | None) -> None:
         row = part
         _open(ledger, row, message.sequence, mark)
     elif row.state == "open" and row.sequence == message.sequence:
-        row.absorb(part)
+        row.absorb(part, merge_queries(row.query, part.query))
     else:
         raise MessageError(f"message {message.id} came before; an id is unique in its session")
     waits = mark is not None and mark.waits

@@ -99,11 +99,11 @@ class Row:
         self.size += utf8_size(content)
         self.more = more
 
-    def absorb(self, later: Row) -> None:
-        """Append what follows of the same message."""
+    def absorb(self, later: Row, query: str | None) -> None:
+        """Append what follows of the same message; `query` is what the queries of both make."""
+        self.query = query
         self.pieces += later.pieces
         self.size += later.size
-        self.query = merge_queries(self.query, later.query)
         self.more = later.more
 
     def message(self, session: str, content: str | None = None) -> Message:
@@ -141,5 +141,9 @@ def add_fragment(rows: dict[str, Row], fragment: Message) -> int:
     if not row.more:
         raise closed_error(row.id)
     before = row.size
-    row.absorb(Row.of(fragment)) if fragment.query is not None else row.extend(fragment.content, more=fragment.more)
+    if fragment.query is None:
+        row.extend(fragment.content, more=fragment.more)
+    else:
+        later = Row.of(fragment)
+        row.absorb(later, merge_queries(row.query, later.query))
     return row.size - before

@@ -14,7 +14,8 @@ from ._forks import ForkPoint
 from ._row import Row
 from ._tables import TableLedger
 
-_LIMIT = 4_000  # sessions, and open messages: above what one process works at, and 1 MB; then it begins anew
+_LIMIT = 4_000  # sessions, and open messages: above what one process works at, and 3 MB; then it begins anew
+_SHORT = 256  # characters of a query that is remembered
 
 
 class Memory:
@@ -71,9 +72,9 @@ class SqliteLedger(TableLedger):
         return self._memory.leases.get(session) or super()._look_up(db, tenant, session)
 
     def find(self, message_id: str) -> Row | None:
-        """Look an id up."""
+        """Look an id up; what is remembered may not be changed before it is known that nothing is refused."""
         known = None if message_id in self._touched else self._memory.rows.get((self.session, message_id))
-        return known or super().find(message_id)
+        return super().find(message_id) if known is None else replace(known, pieces=[])
 
     def find_new(self, message_id: str) -> Row | None:
         """Look an id up that is most likely new."""
@@ -98,7 +99,10 @@ class SqliteLedger(TableLedger):
         for row in still_open:
             known = replace(row, saved="open") if row.saved is None else row
             known.pieces = []
-            self._memory.rows[self.session, row.id] = known
+            if len(row.query or "") <= _SHORT:
+                self._memory.rows[self.session, row.id] = known
+            else:
+                self._memory.rows.pop((self.session, row.id), None)
         return many
 
     @contextmanager

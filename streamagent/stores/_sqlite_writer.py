@@ -13,6 +13,7 @@ from streamagent.message import utc_now
 
 from ._codec import encode_time
 from ._connection import Options, call, empty_log, patiently, rollback
+from ._cursors import let_go
 from ._operations import Lagged, Ledgers, Operation
 from ._sqlite_ledger import Memory, SqliteLedger
 from ._writer import Writer
@@ -81,8 +82,9 @@ class SqliteWriter(Writer):
             errors = [ledgers.attempt(operation) for operation in batch]
             ledgers.save()
             db.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             memory.forget()
+            let_go(error)
             raise
         finally:
             rollback(db)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from anyio import CancelScope, create_task_group, current_time, move_on_after
-from anyio.abc import TaskGroup
+from anyio import CancelScope, current_time, move_on_after
 
-from streamagent.cancellation import raise_single
 from streamagent.errors import SessionBusy, StoreError, StoreUncertain
 from streamagent.latch import Latch
 from streamagent.message import Message
@@ -23,34 +20,6 @@ from ._row import Row, add_fragment
 from ._tables import REFUSALS
 
 T = TypeVar("T")
-
-
-@asynccontextmanager
-async def running(writer: Writer) -> AsyncGenerator[None, None]:
-    """Run a writer; leaving the block commits what waits, also when it is cancelled.
-
-    Raises:
-        StoreError: Why some fragments could not be written.
-    """
-    try:
-        async with grouped() as tasks:
-            tasks.start_soon(writer.run)
-            try:
-                yield
-            finally:
-                writer.close()  # the group waits for it: a transaction and the one that was queued meanwhile
-    finally:
-        writer.raise_left()
-
-
-@asynccontextmanager
-async def grouped() -> AsyncGenerator[TaskGroup, None]:
-    """Open a task group of which nobody sees that it is one: an error in the block comes out as it is."""
-    try:
-        async with create_task_group() as tasks:
-            yield tasks
-    except BaseExceptionGroup as group:
-        raise_single(group)
 
 
 class Writer(ABC):
@@ -193,8 +162,13 @@ class Writer(ABC):
 
     async def run(self) -> None:
         """Commit what comes until `close`; no cancellation reaches the connection."""
-        with CancelScope(shield=True):
-            await self._serve()
+        try:
+            with CancelScope(shield=True):
+                await self._serve()
+        finally:  # also when all tasks of the event loop are cancelled, at its end: nobody waits in vain
+            self._closed = True
+            left, self._queue = self._queue, []
+            self._tell(left, [StoreError(f"{self._name}: the event loop ended before this was written")] * len(left))
 
     async def _rest(self) -> None:
         """Wait until there is something to do."""
@@ -264,6 +238,14 @@ class Writer(ABC):
                 errors = await self._transact(batch)
         except Exception as error:  # noqa: BLE001 - also a bug goes to whoever waits
             errors = [error] * len(batch)
+        except BaseException:  # all tasks of the event loop are cancelled, at its end
+            errors = [StoreUncertain(f"{self._name}: the event loop ended in the middle of a transaction")] * len(batch)
+            raise
+        finally:
+            self._tell(batch, errors)
+
+    def _tell(self, batch: list[Operation], errors: Sequence[Exception | None]) -> None:
+        """Tell those who wait what became of their operations."""
         for operation in batch if self._stalled else ():
             self._stalled.pop(operation.session, None)
         for operation, operation.error in zip(batch, errors, strict=True):

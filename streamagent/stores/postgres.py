@@ -96,7 +96,7 @@ class PostgresStore(TableStore):
         from ._postgres_pool import open_pool
         from ._postgres_prepare import prepare
         from ._postgres_writer import PostgresWriter
-        from ._writer import running
+        from ._running import running
 
         options = Options(
             url=self._url,

@@ -90,9 +90,9 @@ class SqliteStore(TableStore):
     async def _open(self) -> AsyncGenerator[None, None]:
         _require_asyncio()
         from ._connection import Options, call, connect, prepare
+        from ._running import running
         from ._sqlite_reader import reading
         from ._sqlite_writer import SqliteWriter
-        from ._writer import running
 
         options = Options(
             path=self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, read_only=self.read_only

@@ -11,9 +11,12 @@ import pytest
 from streamagent.errors import ConflictError, MessageError
 from streamagent.message import Message
 from streamagent.records import Owner
+from streamagent.stores import _ledger
 from streamagent.stores._operations import Ledgers
+from streamagent.stores._running import running
 from streamagent.stores._sqlite_writer import SqliteWriter
-from streamagent.stores._writer import Writer, running
+from streamagent.stores._writer import Writer
+from streamagent.stores.memory import MemoryStore
 from streamagent.stores.sqlite import SqliteStore
 from streamagent.testing import run_in_virtual_time
 from streamagent.testing.contract.rows import LONG, call_and_result, contents, rows, text
@@ -186,3 +189,39 @@ def test_fragments_whose_lag_is_over_soon_go_along_with_those_whose_lag_is_over(
         return [(pytest.approx(at - start), sessions) for at, sessions in writer.commits]
 
     assert run_in_virtual_time(main) == [(0.5, ["a", "b"]), (0.76, ["c"])]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("memory", [False, True], ids=["SQLite", "memory"])
+async def test_a_write_that_is_refused_for_one_message_changes_no_other(path, memory, monkeypatch):
+    merge = _ledger.merge_queries
+
+    def refusing(first, second):
+        if second == '{"refused":true}':
+            raise MessageError("these two make no query")
+        return merge(first, second)
+
+    monkeypatch.setattr(_ledger, "merge_queries", refusing)
+    async with MemoryStore() if memory else SqliteStore(path) as store:
+        fence = await store.acquire("s")
+        one, two, three = (replace(text(content), more=True, query={"n": 1}) for content in ("one", "two", "three"))
+        await store.write("s", [one, two], fence=fence)
+        ghost, bad = replace(one, content=" ghost", query=None), replace(two, query={"refused": True})
+        with pytest.raises(MessageError, match="these two"):
+            await store.write("s", [three, ghost, bad], fence=fence)
+        ends = [replace(one, content=" end", more=False), replace(two, content=" end", more=False)]
+        await store.write("s", [*ends, replace(three, more=False)], fence=fence)
+        assert await contents(store) == ["one end", "two end", "three"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("length", "remembered"), [(248, True), (249, False)])
+async def test_an_open_message_is_remembered_with_a_query_of_at_most_256_characters(path, length, remembered):
+    async with SqliteStore(path) as store:
+        fence = await store.acquire("s")
+        message = replace(text("a"), more=True, query={"k": "x" * length})
+        await store.write("s", [message], fence=fence)
+        assert [*store._writer._memory.rows] == [("s", message.id)] * remembered
+        await store.write("s", [replace(message, content="b", query=None, more=False)], fence=fence)
+        assert await contents(store) == ["ab"]
+        assert not store._writer._memory.rows
