@@ -208,7 +208,8 @@ def test_the_poll_is_a_time(path, poll):
 
 
 async def test_a_tenant_follows_its_own_sessions_only(path):
-    async with SqliteStore(path, tenant="one") as one, SqliteStore(path, tenant="two") as two:
+    never = 600.0  # seconds: what is asked below is asked by nobody else
+    async with SqliteStore(path, tenant="one", poll=never) as one, SqliteStore(path, tenant="two", poll=never) as two:
         message = Message(content="", more=True)  # the same id in both
         for store, content in ((one, "a"), (two, "öö")):
             fence = await store.acquire("s")

@@ -314,7 +314,7 @@ class TestConflicts:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store._writer.submit, "a", crosswise("b"))
             tasks.start_soon(direct._writer.submit, "b", crosswise("a"))
-        assert sorted(tries) in (["a", "a", "b"], ["a", "b", "b"])
+        assert len(tries) > 2 and {*tries} == {"a", "b"}  # one was tried again, or both
         assert (await store.acquire("a"), await store.acquire("b")) == (3, 3)
 
     async def test_a_bug_in_a_transaction_changes_nothing_and_harms_nobody(self, store):

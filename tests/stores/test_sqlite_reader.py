@@ -4,7 +4,7 @@ import asyncio
 import gc
 import sqlite3
 import threading
-from contextlib import AsyncExitStack, closing, suppress
+from contextlib import AsyncExitStack, closing
 from functools import partial
 
 import anyio
@@ -191,30 +191,23 @@ async def test_a_file_that_is_locked_is_waited_for_once_by_a_group(tmp_path):
 @pytest.mark.anyio
 async def test_an_error_that_is_kept_does_not_keep_the_reader_at_an_old_state(tmp_path):
     """F58: a row that cannot be read is its session's trouble; a cursor in the error's frames was that of all."""
-    path = tmp_path / "file.db"
-    async with SqliteStore(path) as store:
+    async with SqliteStore(tmp_path / "file.db") as store:
         fences = {session: await store.acquire(session) for session in ("damaged", "other")}
-        await store.write("damaged", [Message(content=text) for text in ("one", "two")], fence=fences["damaged"])
-        with closing(sqlite3.connect(path)) as other, other:
-            other.execute("UPDATE messages SET query = CAST(x'ff' AS TEXT) WHERE session = 'damaged' AND sequence = 1")
-        errors = []
+        call = Message(type="tool_call", content="{}", query={"tool": "t", "id": "1"})
+        await store.write("damaged", [call], fence=fences["damaged"])
+        await store.start_call("damaged", call.id, fence=fences["damaged"])
+        with closing(sqlite3.connect(tmp_path / "file.db")) as other, other:
+            other.execute("UPDATE calls SET outcome = 'no JSON', state = 'finished'")
         gc.disable()
         try:
-            for operation in (store.unfinished, store.inbox, partial(read_all, store)):
-                with suppress(StoreError):
-                    await operation("damaged")
-            with pytest.raises(StoreError) as caught:
-                await read_all(store, "damaged")
-            errors.append(caught.value)
+            with pytest.raises(ValueError, match="not JSON") as caught:
+                await store.calls("damaged")
             for count in (1, 2):
                 await store.write("other", [Message(content="on")], fence=fences["other"])
                 assert (await store.info("other")).messages == count
         finally:
             gc.enable()
-
-
-async def read_all(store, session):
-    return [message async for message in store.read(session)]
+        del caught
 
 
 def test_tasks_that_are_cancelled_at_the_end_of_the_event_loop_are_answered(tmp_path):
