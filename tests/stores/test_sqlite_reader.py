@@ -193,9 +193,10 @@ async def test_an_error_that_is_kept_does_not_keep_the_reader_at_an_old_state(tm
     """F58: a row that cannot be read is its session's trouble; a cursor in the error's frames was that of all."""
     async with SqliteStore(tmp_path / "file.db") as store:
         fences = {session: await store.acquire(session) for session in ("damaged", "other")}
-        call = Message(type="tool_call", content="{}", query={"tool": "t", "id": "1"})
-        await store.write("damaged", [call], fence=fences["damaged"])
-        await store.start_call("damaged", call.id, fence=fences["damaged"])
+        for number in "12":  # behind the first one the cursor is not at its end
+            call = Message(type="tool_call", content="{}", query={"tool": "t", "id": number})
+            await store.write("damaged", [call], fence=fences["damaged"])
+            await store.start_call("damaged", call.id, fence=fences["damaged"])
         with closing(sqlite3.connect(tmp_path / "file.db")) as other, other:
             other.execute("UPDATE calls SET outcome = 'no JSON', state = 'finished'")
         gc.disable()
