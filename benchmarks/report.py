@@ -15,6 +15,7 @@ from rich.table import Table
 
 from . import peers
 from .harness import Samples, Tick
+from .measure import loop
 from .workload import Workload
 
 _PACKAGES = ("streamagent", "aiohttp", "aiosqlite", "anyio", "litellm", "msgspec", "orjson", "uvloop")
@@ -153,10 +154,11 @@ def middle(samples: Samples, ours: str, key: str, **target: Any) -> Check:
 
 
 def versions(contenders: Iterable[str] = ()) -> dict[str, str]:
-    """Say on what it ran, and which versions the peers among the contenders have."""
+    """Say on what it ran, the loop too, and which versions the peers among the contenders have."""
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
+        "loop": loop(),
     }
     for package in _PACKAGES:
         try:

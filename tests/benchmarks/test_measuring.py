@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -11,8 +12,8 @@ import pytest
 
 from benchmarks import peers
 from benchmarks.contender import Contender
-from benchmarks.harness import gather, run_child, serving, turns
-from benchmarks.measure import measure, run
+from benchmarks.harness import child_environment, gather, run_child, serving, turns
+from benchmarks.measure import LOOP, loop, measure, run
 from benchmarks.measure_more import measure_turn
 from benchmarks.plot import plot
 from benchmarks.received import received
@@ -161,6 +162,40 @@ def test_the_server_ends_with_its_reader():
 
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
+
+
+SAY_LOOP = """
+import asyncio, json
+from benchmarks.measure import run
+
+async def say():
+    return {type(asyncio.get_running_loop()).__module__.partition(".")[0]: 1.0}
+
+print(json.dumps(run(say)))
+"""
+
+
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+def test_all_contenders_run_on_the_loop_of_who_runs_them(monkeypatch, capsys, name):
+    """A child whose own environment has uvloop runs without it where the runner has none; the result names the loop."""
+    monkeypatch.delenv(LOOP, raising=False)
+    if name == "asyncio":
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    with child_environment() as environment:
+        found = run_child(environment, "-c", SAY_LOOP)
+    Report(setting=setting(), samples={"a": [{"cpu": 1.0}]}, checks=[]).show()
+
+    assert (loop(), found) == (name, {name: 1.0})
+    assert versions()["loop"] == name
+    assert f"loop {name}" in capsys.readouterr().out
+
+
+def test_a_child_without_uvloop_is_an_error_where_the_others_have_it(monkeypatch):
+    """It is not measured on another loop than they are."""
+    monkeypatch.setenv(LOOP, "uvloop")
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with pytest.raises(ImportError):
+        run(stock, "mug")
 
 
 def test_a_child_that_fails_is_an_error():
