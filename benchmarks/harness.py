@@ -29,7 +29,7 @@ _CACHE = "PYTHONPYCACHEPREFIX"
 
 @contextmanager
 def child_environment() -> Iterator[dict[str, str]]:
-    """Give the environment of children: one loop for all, nothing looked up over the network, bytecode compiled once."""
+    """Give the environment of children: one loop for all, nothing looked up in the network, bytecode compiled once."""
     with TemporaryDirectory() as cache:
         environment = {
             **os.environ,

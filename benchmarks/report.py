@@ -34,7 +34,7 @@ class Setting:
         rounds: How often; the median counts.
         tick: Told what runs next.
         peers: Who else does the work.
-        absent: Peers that were asked for and are not installed.
+        absent: Peers that were asked for, could take part, and are not installed.
         published: The workload is that of the published figures, for which the targets are.
     """
 
@@ -79,19 +79,16 @@ class Report:
         setting: How it was run.
         samples: Measurements of each contender, one a round.
         checks: Figures with their targets.
-        left_out: Peers that do not take part, as there is nothing of the kind in them.
     """
 
     setting: Setting
     samples: Samples
     checks: Sequence[Check]
-    left_out: Sequence[str] = ()
 
     @property
     def absent(self) -> list[str]:
-        """Peers that are not installed, or failed."""
-        failed = {*self.setting.peers} - {*self.samples} - {*self.left_out}
-        return [*self.setting.absent, *sorted(failed)]
+        """Peers that could have taken part, and are not installed, or failed."""
+        return [*self.setting.absent, *(name for name in self.setting.peers if name not in self.samples)]
 
     def to_json(self) -> str:
         """Write everything, with versions and all samples, as one JSON object."""
@@ -104,6 +101,7 @@ class Report:
             "benchmark": self.setting.name,
             "versions": versions(self.samples),
             "workload": workload,
+            "published": self.setting.published,
             "rounds": self.setting.rounds,
             "absent": self.absent,
             "samples": self.samples,

@@ -15,7 +15,7 @@ from benchmarks.contender import Contender
 from benchmarks.harness import child_environment, gather, run_child, serving, turns
 from benchmarks.measure import LOOP, loop, measure, run
 from benchmarks.measure_more import measure_turn
-from benchmarks.plot import plot
+from benchmarks.plot import plot, tell_plots
 from benchmarks.received import received
 from benchmarks.report import Check, Report, Setting, compare, medians, subtract, versions
 from benchmarks.server import calling_turn, last_turn
@@ -52,8 +52,8 @@ def test_a_target_may_be_one_to_reach(target, met):
 def test_tables_show_what_was_missed_and_who_was_not_there(capsys):
     """A missed target is a plain no; a peer that failed is named beside those that are not installed."""
     checks = [Check(name="cpu of a", value=2.0, target=1.0)]
-    asked = setting(peers=["openai", "agno", "pi"], absent=["strands"])
-    Report(setting=asked, samples={"a": [{"cpu": 2.0}], "openai": [{}]}, checks=checks, left_out=["agno"]).show()
+    asked = setting(peers=["openai", "pi"], absent=["strands"])
+    Report(setting=asked, samples={"a": [{"cpu": 2.0}], "openai": [{}]}, checks=checks).show()
 
     shown = capsys.readouterr().out
     assert "│ cpu of a │     2 │    ≤ 1 │  no │" in shown
@@ -235,10 +235,28 @@ def test_each_peer_is_installed_anew_into_a_folder_of_its_own(tmp_path, monkeypa
 
 def test_charts_are_drawn_as_png_and_svg(tmp_path):
     """Bars of one figure, lines over the length of a history."""
-    bars = {"benchmark": "chunk_burst", "rounds": 1, "medians": {"streamagent_direct": {"cpu_us_per_chunk": 2.0}}}
+    ours = {"streamagent_direct": {"cpu_us_per_chunk": 2.0}}
+    bars = {"benchmark": "chunk_burst", "rounds": 1, "medians": ours}
     lines = {"benchmark": "context_growth", "rounds": 1, "medians": {"a": {"cpu_ms at 10": 1.0, "cpu_ms at 100": 2.0}}}
-    files = plot([bars, lines, {"benchmark": "fleet"}], tmp_path)
+    files = plot([bars, lines], tmp_path)
 
     assert sorted(file.name for file in files) == sorted(file.name for file in tmp_path.iterdir())
     assert {file.suffix for file in files} == {".png", ".svg"}
     assert all(file.stat().st_size > 1000 for file in files)
+
+
+def test_a_logarithmic_axis_says_so(tmp_path):
+    """Bars whose lengths are no ratios are not to be taken for such."""
+    medians = {"streamagent_direct": {"cpu_us_per_chunk": 2.0}, "pi": {"cpu_us_per_chunk": 30.0}}
+    report = {"benchmark": "chunk_burst", "rounds": 1, "medians": medians}
+    [_, near] = plot([report], tmp_path / "near")
+    medians["pi"] = {"cpu_us_per_chunk": 300.0}
+    [_, far] = plot([report], tmp_path / "far")
+
+    assert "logarithmic" not in near.read_text()
+    assert "logarithmic" in far.read_text()
+
+
+def test_a_benchmark_without_a_chart_is_named(tmp_path):
+    """Whoever asked for charts is told why there is none."""
+    assert [*tell_plots([{"benchmark": "tool_output"}], tmp_path)] == ["tool_output has no chart"]
