@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 
 from .harness import Arena, Samples, gather, open_arena
 from .measure import Sample
-from .peers import PEERS
 from .report import Report, Setting, compare, middle
 from .workload import Workload
 
@@ -19,38 +18,32 @@ _SLOPE, _WRITTEN = "cpu_us_per_message", "written_ratio"
 _US = 10  # of CPU a stored message
 _FLAT = 1.25  # times as much is written on the longest history as on the shortest one
 _MB = 8
-_BIG = ("openai", "litellm")  # peers that have been measured with so much
+BIG = ("openai", "litellm")  # peers that have been measured with so much
 
 
 def measure_growth(setting: Setting) -> Report:
     """Take a turn on histories of a hundredth, a tenth, and all of the workload's messages."""
     longest = setting.workload.history
     lengths = [max(1, longest // 100), max(1, longest // 10), longest]
-    peers = [name for name in setting.peers if PEERS[name].remembers]
-    samples = _measure([_OURS, _FLOOR, *peers], lengths, setting)
-    others = [name for name in (_FLOOR, *peers) if name in samples]
+    samples = _measure([_OURS, _FLOOR, *setting.peers], lengths, setting)
+    others = [name for name in (_FLOOR, *setting.peers) if name in samples]
     checks = [
         middle(samples, _OURS, _SLOPE, target=_US),
         middle(samples, _OURS, _WRITTEN, target=_FLAT),
         *(middle(samples, name, _SLOPE) for name in others),
         *(middle(samples, name, _WRITTEN) for name in others),
     ]
-    return Report(setting=setting, samples=samples, checks=checks, left_out=_others(setting, peers))
+    return Report(setting=setting, samples=samples, checks=checks)
 
 
 def measure_big(setting: Setting) -> Report:
     """Take a turn on a history that is larger than what a process should hold."""
-    peers = [name for name in setting.peers if name in _BIG]
-    samples = _measure([_OURS, _FLOOR, *peers], [setting.workload.history], setting)
-    others = [name for name in (_FLOOR, *peers) if name in samples]
+    samples = _measure([_OURS, _FLOOR, *setting.peers], [setting.workload.history], setting)
+    others = [name for name in (_FLOOR, *setting.peers) if name in samples]
     key = f"peak_mb at {setting.workload.history}"
     checks = [middle(samples, _OURS, key, target=_MB), *(middle(samples, name, key) for name in others)]
     checks += [compare(samples, _OURS, name, f"cpu_ms at {setting.workload.history}") for name in others]
-    return Report(setting=setting, samples=samples, checks=checks, left_out=_others(setting, peers))
-
-
-def _others(setting: Setting, peers: Sequence[str]) -> list[str]:
-    return [name for name in setting.peers if name not in peers]
+    return Report(setting=setting, samples=samples, checks=checks)
 
 
 def _measure(contenders: Sequence[str], lengths: Sequence[int], setting: Setting) -> Samples:

@@ -187,7 +187,7 @@ def measure_fleet(setting: Setting) -> Report:
         ),
         Check(name="ms until 99 % are found", value=median(s["pickup_ms_p99"] for s in wanted), target=250),
     ]
-    return Report(setting=setting, samples=samples, checks=checks, left_out=setting.peers)
+    return Report(setting=setting, samples=samples, checks=checks)
 
 
 async def calibrate(url: str, times: int = 300) -> Costs:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import orjson
 
-from .measure import Sample
+from .measure import LOOP, Sample, loop
 from .peers import PEERS, command
 from .workload import Workload
 
@@ -29,10 +29,11 @@ _CACHE = "PYTHONPYCACHEPREFIX"
 
 @contextmanager
 def child_environment() -> Iterator[dict[str, str]]:
-    """Give the environment of children: nothing is looked up over the network, and bytecode is compiled once."""
+    """Give the environment of children: one loop for all, nothing looked up in the network, bytecode compiled once."""
     with TemporaryDirectory() as cache:
         environment = {
             **os.environ,
+            LOOP: loop(),
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "OPENAI_AGENTS_DISABLE_TRACING": "1",
             "AGNO_TELEMETRY": "false",

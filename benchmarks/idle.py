@@ -17,15 +17,13 @@ _LESS = 10  # a peer opens one session for so many of ours: some take files and 
 
 def measure_idle(setting: Setting) -> Report:
     """Open sessions, and whatever peers have in their place, and hold them."""
-    peers = [name for name in setting.peers if PEERS[name].idles]
     fewer = replace(setting.workload, sessions=max(1, setting.workload.sessions // _LESS))
     with open_arena(setting.workload) as arena:
 
         def take(name: str) -> Sample:
             return arena.sample(name, "idle", fewer if name in PEERS else setting.workload)
 
-        samples = gather([_OURS, *peers], setting.rounds, setting.tick, take)
+        samples = gather([_OURS, *setting.peers], setting.rounds, setting.tick, take)
     checks = [middle(samples, _OURS, _KEY, target=_KB)]
-    checks += [middle(samples, name, _KEY) for name in peers if name in samples]
-    left_out = [name for name in setting.peers if name not in peers]
-    return Report(setting=setting, samples=samples, checks=checks, left_out=left_out)
+    checks += [middle(samples, name, _KEY) for name in setting.peers if name in samples]
+    return Report(setting=setting, samples=samples, checks=checks)

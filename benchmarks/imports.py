@@ -25,8 +25,8 @@ print('{{"cpu_s": %r, "rss_mb": %r, "heavy_modules": %d}}' % (spent, rss() / 102
 
 def measure_import(setting: Setting) -> Report:
     """Import in fresh processes, beside ones that import nothing; the first import compiles and does not count."""
-    peers = [name for name in setting.peers if PEERS[name].imports]
-    statements = {_FLOOR: "pass", _OURS: "import streamagent", **{name: PEERS[name].imports for name in peers}}
+    programs = {name: PEERS[name].imports for name in setting.peers}
+    statements = {_FLOOR: "pass", _OURS: "import streamagent", **programs}
     with child_environment() as environment:
 
         def take(name: str) -> Sample:
@@ -40,7 +40,6 @@ def measure_import(setting: Setting) -> Report:
         middle(samples, _OURS, "cpu_s", target=_SECONDS),
         middle(samples, _OURS, "rss_mb", target=_MB),
         middle(samples, _OURS, "heavy_modules", target=0),
-        *(middle(samples, name, key) for key in ("cpu_s", "rss_mb") for name in peers if name in samples),
+        *(middle(samples, name, key) for key in ("cpu_s", "rss_mb") for name in programs if name in samples),
     ]
-    left_out = [name for name in setting.peers if name not in peers]
-    return Report(setting=setting, samples=samples, checks=checks, left_out=left_out)
+    return Report(setting=setting, samples=samples, checks=checks)

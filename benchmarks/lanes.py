@@ -18,4 +18,4 @@ def measure_lanes(setting: Setting) -> Report:
     checks = [
         compare(samples, lane, _PEER, CPU, **({"target": _TARGET} if lane == _PROVIDER else {})) for lane in _LANES
     ]
-    return Report(setting=setting, samples=samples, checks=checks, left_out=setting.peers)
+    return Report(setting=setting, samples=samples, checks=checks)

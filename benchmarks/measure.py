@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -19,15 +20,28 @@ from .workload import Stock, Workload
 T = TypeVar("T")
 Sample = dict[str, float]
 
+LOOP = "BENCHMARKS_LOOP"  # which loop a child runs on: a peer's own environment has or lacks uvloop by itself
+_LOOPS = ("asyncio", "uvloop")
+
 WARM_UP = 3  # sessions: connections, caches and lazy imports
 _PAUSE = 0.05  # seconds between two looks at whether threads are still working
 _QUIET = 0.1  # share of a core below which nothing is going on
 _GLANCE = 0.1  # seconds between two looks at the memory
 
 
+def loop() -> str:
+    """Return which loop is run on: the one that the runner told its children, else uvloop where this Python has it."""
+    told = os.environ.get(LOOP, "")
+    return told if told in _LOOPS else _LOOPS[find_spec("uvloop") is not None]
+
+
 def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Run an async function on asyncio, on uvloop where it is installed."""
-    return anyio.run(function, *args, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+    """Run an async function on asyncio, on the loop that all contenders of a run have.
+
+    Raises:
+        ImportError: That is uvloop, and this Python has none.
+    """
+    return anyio.run(function, *args, backend_options={"use_uvloop": loop() == "uvloop"})
 
 
 @dataclass(slots=True)

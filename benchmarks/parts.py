@@ -33,7 +33,7 @@ _LEADING, _CLOSING = 1, 3  # events of a turn that are no text: the role; the fi
 def measure_parts(setting: Setting) -> Report:
     """Give each part the answer of a turn: in one read, and chunk by chunk."""
     samples = run(_measure, setting.workload, setting.rounds, setting.tick)
-    return Report(setting=setting, samples=samples, checks=[], left_out=setting.peers)
+    return Report(setting=setting, samples=samples, checks=[])
 
 
 async def _measure(workload: Workload, rounds: int, tick: Tick) -> Samples:

@@ -38,7 +38,7 @@ def measure_persist(setting: Setting) -> Report:
             lambda name: run_child(environment, "-m", "benchmarks.persist", name, task),
         )
     checks = [compare(samples, _OURS, _FLOOR, "cpu_us_per_message", target=_TARGET)]
-    return Report(setting=setting, samples=samples, checks=checks, left_out=setting.peers)
+    return Report(setting=setting, samples=samples, checks=checks)
 
 
 @asynccontextmanager

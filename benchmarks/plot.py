@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import orjson
 
 Report = Mapping[str, Any]  # as `Report.to_dict` gives it
 
+MISUSE = 2  # the exit code of argparse
+NO_MATPLOTLIB = "charts are drawn by matplotlib, which is not installed; from the checkout: pip install -e '.[plot]'"
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 
 _SIZE = (8.0, 4.5)  # inches
@@ -33,6 +36,18 @@ _BARS = {
     "litellm_lanes": ("cpu_us_per_chunk", "CPU a chunk in µs, by the lane to the provider"),
 }
 _LINES = {"context_growth": ("cpu_ms at", "stored messages of 1 KB", "CPU of a turn in ms")}
+
+
+def can_plot() -> bool:
+    """Return whether there is what draws."""
+    return find_spec("matplotlib") is not None
+
+
+def tell_plots(reports: Iterable[Report], folder: Path = FOLDER) -> Iterator[str]:
+    """Draw each report that has a chart; yield a line for each file, and for each report without a chart."""
+    for report in reports:
+        files = plot([report], folder)
+        yield from [str(file) for file in files] or [f"{report['benchmark']} has no chart"]
 
 
 def plot(reports: Iterable[Report], folder: Path = FOLDER) -> list[Path]:
@@ -77,9 +92,9 @@ def _draw_bars(axes: Any, report: Report) -> None:
     bars = sorted(found.items(), key=lambda item: item[1], reverse=True)
     drawn = axes.barh([name for name, _ in bars], [value for _, value in bars], color=[_color(n) for n, _ in bars])
     axes.bar_label(drawn, labels=[f"{value:,.4g}" for _, value in bars], padding=3)
-    smallest, largest = min(found.values()), max(found.values())
-    if 0 < smallest * _SPREAD < largest:
+    if 0 < min(found.values()) * _SPREAD < max(found.values()):
         axes.set_xscale("log")
+        axes.set_xlabel("logarithmic scale")
     axes.margins(x=0.15)
     axes.set_title(_titled(title, report), loc="left")
 
@@ -91,7 +106,7 @@ def _draw_lines(axes: Any, report: Report) -> None:
         axes.plot(*zip(*points, strict=True), marker="o", label=name, color=_OURS if _is_ours(name) else None)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel(across)
+    axes.set_xlabel(f"{across}; both scales are logarithmic")
     axes.set_title(_titled(up, report), loc="left")
     axes.legend(frameon=False)
 
@@ -114,6 +129,20 @@ def _color(name: str) -> str:
     return _FLOOR if name.startswith(_FLOORS) else _PEER
 
 
+def main() -> None:
+    """Draw what the files hold that the command line names."""
+    parser = ArgumentParser(prog="python -m benchmarks.plot", description="Draw charts into docs/benchmarks.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what --json printed")
+    files = parser.parse_args().files
+    if not can_plot():
+        parser.exit(MISUSE, f"{NO_MATPLOTLIB}\n")
+    for file in files:
+        try:
+            found = orjson.loads(file.read_bytes())
+        except (OSError, ValueError) as error:
+            parser.error(f"{file}: {error}")
+        print(*tell_plots(found if isinstance(found, list) else [found]), sep="\n")
+
+
 if __name__ == "__main__":
-    found = [orjson.loads(Path(name).read_bytes()) for name in sys.argv[1:]]
-    print(*plot(report for each in found for report in (each if isinstance(each, list) else [each])), sep="\n")
+    main()

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from . import peers
 from .harness import Samples, Tick
+from .measure import loop
 from .workload import Workload
 
 _PACKAGES = ("streamagent", "aiohttp", "aiosqlite", "anyio", "litellm", "msgspec", "orjson", "uvloop")
@@ -33,7 +34,7 @@ class Setting:
         rounds: How often; the median counts.
         tick: Told what runs next.
         peers: Who else does the work.
-        absent: Peers that were asked for and are not installed.
+        absent: Peers that were asked for, could take part, and are not installed.
         published: The workload is that of the published figures, for which the targets are.
     """
 
@@ -78,19 +79,16 @@ class Report:
         setting: How it was run.
         samples: Measurements of each contender, one a round.
         checks: Figures with their targets.
-        left_out: Peers that do not take part, as there is nothing of the kind in them.
     """
 
     setting: Setting
     samples: Samples
     checks: Sequence[Check]
-    left_out: Sequence[str] = ()
 
     @property
     def absent(self) -> list[str]:
-        """Peers that are not installed, or failed."""
-        failed = {*self.setting.peers} - {*self.samples} - {*self.left_out}
-        return [*self.setting.absent, *sorted(failed)]
+        """Peers that could have taken part, and are not installed, or failed."""
+        return [*self.setting.absent, *(name for name in self.setting.peers if name not in self.samples)]
 
     def to_json(self) -> str:
         """Write everything, with versions and all samples, as one JSON object."""
@@ -103,6 +101,7 @@ class Report:
             "benchmark": self.setting.name,
             "versions": versions(self.samples),
             "workload": workload,
+            "published": self.setting.published,
             "rounds": self.setting.rounds,
             "absent": self.absent,
             "samples": self.samples,
@@ -153,10 +152,11 @@ def middle(samples: Samples, ours: str, key: str, **target: Any) -> Check:
 
 
 def versions(contenders: Iterable[str] = ()) -> dict[str, str]:
-    """Say on what it ran, and which versions the peers among the contenders have."""
+    """Say on what it ran, the loop too, and which versions the peers among the contenders have."""
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
+        "loop": loop(),
     }
     for package in _PACKAGES:
         try:

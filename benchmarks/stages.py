@@ -75,7 +75,7 @@ def measure_stages(setting: Setting) -> Report:
     ]
     checks += [compare(samples, f"aiostream x {length}", f"plain x {length}", _KEY) for length in _LENGTHS]
     checks += [compare(samples, kind, "plain x 1", _KEY) for kind in stages]
-    return Report(setting=setting, samples=samples, checks=checks, left_out=setting.peers)
+    return Report(setting=setting, samples=samples, checks=checks)
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.catalog import BENCHMARKS, TWELVE
-from benchmarks.peers import PEERS
 
 ROOT = Path(__file__).parents[2]
 OURS, FLOOR = "streamagent_direct", "aiohttp_loop"
@@ -149,28 +148,3 @@ def test_without_json_tables_are_printed(environment):
     assert "≤ 0.15" in done.stdout
     assert "streamagent 0." in done.stdout
     assert done.stderr == ""
-
-
-def test_a_count_of_zero_is_refused(environment):
-    """An impossible workload is a usage error."""
-    with pytest.raises(subprocess.CalledProcessError) as caught:
-        benchmark(environment, "idle_10k", "--sessions", "0")
-
-    assert caught.value.returncode == 2
-    assert "--sessions" in caught.value.stderr
-
-
-def test_a_peer_that_is_not_known_is_refused(environment):
-    """A typing error measures nothing."""
-    with pytest.raises(subprocess.CalledProcessError) as caught:
-        benchmark(environment, "import", "--peers", "langgarph")
-
-    assert caught.value.returncode == 2
-    assert "langgarph" in caught.value.stderr
-
-
-def test_peers_are_listed(environment):
-    """Each on a line, with its versions or without."""
-    listed = benchmark(environment, "peers", "list").stdout.splitlines()
-
-    assert [line.partition(":")[0] for line in listed] == [*PEERS]

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -11,10 +12,10 @@ import pytest
 
 from benchmarks import peers
 from benchmarks.contender import Contender
-from benchmarks.harness import gather, run_child, serving, turns
-from benchmarks.measure import measure, run
+from benchmarks.harness import child_environment, gather, run_child, serving, turns
+from benchmarks.measure import LOOP, loop, measure, run
 from benchmarks.measure_more import measure_turn
-from benchmarks.plot import plot
+from benchmarks.plot import plot, tell_plots
 from benchmarks.received import received
 from benchmarks.report import Check, Report, Setting, compare, medians, subtract, versions
 from benchmarks.server import calling_turn, last_turn
@@ -51,8 +52,8 @@ def test_a_target_may_be_one_to_reach(target, met):
 def test_tables_show_what_was_missed_and_who_was_not_there(capsys):
     """A missed target is a plain no; a peer that failed is named beside those that are not installed."""
     checks = [Check(name="cpu of a", value=2.0, target=1.0)]
-    asked = setting(peers=["openai", "agno", "pi"], absent=["strands"])
-    Report(setting=asked, samples={"a": [{"cpu": 2.0}], "openai": [{}]}, checks=checks, left_out=["agno"]).show()
+    asked = setting(peers=["openai", "pi"], absent=["strands"])
+    Report(setting=asked, samples={"a": [{"cpu": 2.0}], "openai": [{}]}, checks=checks).show()
 
     shown = capsys.readouterr().out
     assert "│ cpu of a │     2 │    ≤ 1 │  no │" in shown
@@ -163,6 +164,40 @@ def test_the_server_ends_with_its_reader():
         socket.create_connection(("127.0.0.1", port))
 
 
+SAY_LOOP = """
+import asyncio, json
+from benchmarks.measure import run
+
+async def say():
+    return {type(asyncio.get_running_loop()).__module__.partition(".")[0]: 1.0}
+
+print(json.dumps(run(say)))
+"""
+
+
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+def test_all_contenders_run_on_the_loop_of_who_runs_them(monkeypatch, capsys, name):
+    """A child whose own environment has uvloop runs without it where the runner has none; the result names the loop."""
+    monkeypatch.delenv(LOOP, raising=False)
+    if name == "asyncio":
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    with child_environment() as environment:
+        found = run_child(environment, "-c", SAY_LOOP)
+    Report(setting=setting(), samples={"a": [{"cpu": 1.0}]}, checks=[]).show()
+
+    assert (loop(), found) == (name, {name: 1.0})
+    assert versions()["loop"] == name
+    assert f"loop {name}" in capsys.readouterr().out
+
+
+def test_a_child_without_uvloop_is_an_error_where_the_others_have_it(monkeypatch):
+    """It is not measured on another loop than they are."""
+    monkeypatch.setenv(LOOP, "uvloop")
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with pytest.raises(ImportError):
+        run(stock, "mug")
+
+
 def test_a_child_that_fails_is_an_error():
     """No sample is better than a wrong one."""
     with pytest.raises(RuntimeError, match="ended with status 3"):
@@ -200,10 +235,28 @@ def test_each_peer_is_installed_anew_into_a_folder_of_its_own(tmp_path, monkeypa
 
 def test_charts_are_drawn_as_png_and_svg(tmp_path):
     """Bars of one figure, lines over the length of a history."""
-    bars = {"benchmark": "chunk_burst", "rounds": 1, "medians": {"streamagent_direct": {"cpu_us_per_chunk": 2.0}}}
+    ours = {"streamagent_direct": {"cpu_us_per_chunk": 2.0}}
+    bars = {"benchmark": "chunk_burst", "rounds": 1, "medians": ours}
     lines = {"benchmark": "context_growth", "rounds": 1, "medians": {"a": {"cpu_ms at 10": 1.0, "cpu_ms at 100": 2.0}}}
-    files = plot([bars, lines, {"benchmark": "fleet"}], tmp_path)
+    files = plot([bars, lines], tmp_path)
 
     assert sorted(file.name for file in files) == sorted(file.name for file in tmp_path.iterdir())
     assert {file.suffix for file in files} == {".png", ".svg"}
     assert all(file.stat().st_size > 1000 for file in files)
+
+
+def test_a_logarithmic_axis_says_so(tmp_path):
+    """Bars whose lengths are no ratios are not to be taken for such."""
+    medians = {"streamagent_direct": {"cpu_us_per_chunk": 2.0}, "pi": {"cpu_us_per_chunk": 30.0}}
+    report = {"benchmark": "chunk_burst", "rounds": 1, "medians": medians}
+    [_, near] = plot([report], tmp_path / "near")
+    medians["pi"] = {"cpu_us_per_chunk": 300.0}
+    [_, far] = plot([report], tmp_path / "far")
+
+    assert "logarithmic" not in near.read_text()
+    assert "logarithmic" in far.read_text()
+
+
+def test_a_benchmark_without_a_chart_is_named(tmp_path):
+    """Whoever asked for charts is told why there is none."""
+    assert [*tell_plots([{"benchmark": "tool_output"}], tmp_path)] == ["tool_output has no chart"]
