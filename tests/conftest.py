@@ -29,15 +29,21 @@ settings.load_profile("patient")
 _numbers = count()
 
 LONGEST = [
-    "test_matrix_postgres.py",
+    "test_matrix.py",
     "test_soak.py",
     "test_seeds_1.py",
     "test_seeds_2.py",
-    "test_matrix.py",
-    "test_pipelines.py",
-    "test_machine.py",
-    "test_subagents.py",
     "test_benchmarks.py",
+    "test_matrix_postgres.py",
+    "test_subagents.py",
+    "test_approvals.py",
+    "test_local.py",
+    "test_lane_fuzz.py",
+    "test_lane_faults.py",
+    "test_pipelines.py",
+    "test_archive.py",
+    "test_bus.py",
+    "test_stream_soak.py",
 ]
 
 BACKENDS = [
