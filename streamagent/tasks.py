@@ -40,6 +40,10 @@ class RunTasks:
         self._count += 1
         self._group.start_soon(self._child, func, args, name=name or func)
 
+    def fail(self, error: BaseException) -> None:
+        """Raise an error where the run is driven, as if a task had failed with it."""
+        self._on_error(error)
+
     async def _child(self, func: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         try:
             with CancelScope() as scope:

@@ -1,5 +1,6 @@
 """Every async test runs on asyncio (debug mode), uvloop and trio, unless it names a backend."""
 
+import gc
 from functools import partial
 from inspect import iscoroutinefunction
 from itertools import count
@@ -28,15 +29,21 @@ settings.load_profile("patient")
 _numbers = count()
 
 LONGEST = [
-    "test_matrix_postgres.py",
+    "test_matrix.py",
     "test_soak.py",
     "test_seeds_1.py",
     "test_seeds_2.py",
-    "test_matrix.py",
-    "test_pipelines.py",
-    "test_machine.py",
-    "test_subagents.py",
     "test_benchmarks.py",
+    "test_matrix_postgres.py",
+    "test_subagents.py",
+    "test_approvals.py",
+    "test_local.py",
+    "test_lane_fuzz.py",
+    "test_lane_faults.py",
+    "test_pipelines.py",
+    "test_archive.py",
+    "test_bus.py",
+    "test_stream_soak.py",
 ]
 
 BACKENDS = [
@@ -82,12 +89,12 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def either_store(request, tmp_path):
+def either_store(request):
     """A store in memory, an SQLite file on the backends that it takes, and a PostgreSQL schema on one of them."""
     if request.param == "memory":
         return MemoryStore()
     if request.param == "sqlite":
-        return SqliteStore(tmp_path / "s.db")
+        return SqliteStore(request.getfixturevalue("tmp_path") / "s.db")
     return PostgresStore(request.getfixturevalue("postgres").url(), schema=request.getfixturevalue("schema"))
 
 
@@ -130,6 +137,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
+def pytest_collection_finish():
+    """Leave what is imported out of every search for garbage: the checks for leaks make hundreds of them."""
+    gc.collect()
+    gc.freeze()
+
+
 def _impossible(callspec):
     backend = None if callspec is None else callspec.params.get("anyio_backend")
     if backend is None:
@@ -146,10 +159,11 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.fixture(autouse=True)
-def _own_stores(request, tmp_path, monkeypatch):
+def _own_stores(request):
     """Give agents an SQLite file of their own where that is wanted, on the backends that it takes."""
     wanted = getattr(request.node, "callspec", None)
     if wanted is None or wanted.params.get("own_stores") != "sqlite":
         return
-    files = (tmp_path / f"own-{number}.db" for number in count())
+    folder, monkeypatch = map(request.getfixturevalue, ("tmp_path", "monkeypatch"))  # most tests need neither
+    files = (folder / f"own-{number}.db" for number in count())
     monkeypatch.setattr("streamagent.agent.open_store", lambda given: open_store(given or OwnFile(next(files))))

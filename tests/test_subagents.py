@@ -338,7 +338,7 @@ async def left_after(runtime, number, ending):
     """Leave a tree of three runs after so many messages; return whether it had come to its end, all checked."""
     inner = researcher(STOCK, answer("Deepest."), name="inner", tools=[stock])
     middle = researcher(calls(call("inner", prompt="And?")), answer("Deep", "er."), tools=[inner])
-    agent, name = asking(middle), f"s{number}"
+    agent, name = asking(middle), f"s{number}."  # no name begins with another one
     with anyio.CancelScope() as scope:
         async with agent.session(name, runtime=runtime) as session:
             async for _ in session.ask("Go."):
@@ -347,9 +347,15 @@ async def left_after(runtime, number, ending):
                     break
                 if not number:
                     scope.cancel()
-    async for info in runtime.store.sessions():
-        await check_rows(runtime.store, info.id)
+    await check_all(runtime.store, name)
     return number > 0
+
+
+async def check_all(store, prefix=""):
+    """Check all sessions whose ids begin so."""
+    for session in [info.id async for info in store.sessions()]:
+        if session.startswith(prefix):
+            await check_rows(store, session)
 
 
 @pytest.mark.parametrize("ending", ["break", "cancel"])
@@ -358,6 +364,7 @@ async def test_wherever_the_reader_leaves_all_sessions_are_at_rest_and_nothing_r
     while not await left_after(runtime, number, ending):
         assert runtime.active == {}
         number += 1
+    await check_all(runtime.store)
     assert number > 20
 
 

@@ -99,7 +99,7 @@ async def test_a_cancel_whose_end_is_not_stored_is_not_over_and_whoever_goes_on_
     bank, lock = Bank(), Lock(store, hangs=hangs)
     async with bank.asked(store, is_read=is_read) as (session, reply, got):
         lock.close()
-        assert not await session.cancel(reason="no!", timeout=1)
+        assert not await session.cancel(reason="no!", timeout=0.5)
         lock.open()
         if not is_read:
             with pytest.raises(StoreBusy):

@@ -1,5 +1,6 @@
 """What the child of test_kills runs."""
 
+from importlib import import_module
 from pathlib import Path
 
 import anyio
@@ -20,6 +21,10 @@ async def ship(log: str) -> str:
     with Path(log).open("a") as file:
         file.write("shipped\n")
     return "sent"
+
+
+import_module("streamagent.stores._sqlite_writer")  # once, in the server, and not in each of its children
+assert ship.prepare({"log": ""})  # nor what pydantic and jsonschema import for that
 
 
 def agent(path, log):

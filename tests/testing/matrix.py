@@ -29,7 +29,7 @@ from streamagent.message import new_id
 from streamagent.stores.postgres import PostgresStore
 from streamagent.testing import Effect, Shown, Write, check_session, same_rows, watched
 
-for heavy in ("jsonschema", "psycopg", "pydantic.type_adapter", "streamagent.stores._sqlite_writer"):
+for heavy in ("jsonschema", "psycopg", "streamagent.stores._sqlite_writer"):
     import_module(heavy)  # once, in the server, and not in each of its children
 
 SECRET = "canary-0123456789"  # what a fault says of its process, which nobody is told
@@ -154,6 +154,10 @@ def make_tools(life, points, steer):
         tool(ship, reconcile=look_up, requires_approval=life.gated == "ship"),
         tool(refund, retry_safe=True, requires_approval=life.gated == "refund"),
     ]
+
+
+for made in make_tools(Life(None, "", ""), None, None):
+    assert made.spec.parameters  # what pydantic imports for that, too
 
 
 @dataclass
