@@ -36,15 +36,21 @@ class Channel(Generic[T]):
         Raises:
             BrokenResourceError: It was closed.
         """
-        while len(self._items) >= self._size and not self._closed:
+        while not self.offer(item):
+            if self._closed:
+                raise BrokenResourceError
             self._sender = self._sender or Latch()
             await self._sender.wait()
-        if self._closed:
-            raise BrokenResourceError
+
+    def offer(self, item: T) -> bool:
+        """Put something into the queue if there is room; tell whether."""
+        if self._closed or len(self._items) >= self._size:
+            return False
         self._items.append(item)
         if self._receiver is not None:
             self._receiver.set()
             self._receiver = None
+        return True
 
     async def receive(self) -> T:
         """Take what waits longest, as soon as there is something.

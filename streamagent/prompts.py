@@ -55,18 +55,19 @@ def as_message(item: object) -> Message:
     Raises:
         MessageError: It is not a whole message that a user may send.
     """
-    if not isinstance(item, str | Message):
+    if isinstance(item, str):
+        return Message.user(clean_text(item))
+    if not isinstance(item, Message):
         raise MessageError(f"what is sent to a session is text or a Message, not {item!r:.80}")
-    message = Message.user(item) if isinstance(item, str) else item
-    if odd := odd_field(message):
-        raise MessageError(f"message field {odd!r} cannot be {getattr(message, odd)!r:.80}")
-    if message.role not in ("user", "system") or message.type not in SENDABLE or message.more:
+    if odd := odd_field(item):
+        raise MessageError(f"message field {odd!r} cannot be {getattr(item, odd)!r:.80}")
+    if item.role not in ("user", "system") or item.type not in SENDABLE or item.more:
         raise MessageError(
             f"what is sent to a session is a whole message of role 'user' or 'system' and of type "
-            f"{', '.join(sorted(SENDABLE))}; not {message!r:.80}"
+            f"{', '.join(sorted(SENDABLE))}; not {item!r:.80}"
         )
-    query = {key: value for key, value in (message.query or {}).items() if key not in _OURS} or None
-    return replace(message, content=clean_text(message.content), query=query, session=None, sequence=None)
+    query = {key: value for key, value in (item.query or {}).items() if key not in _OURS} or None
+    return replace(item, content=clean_text(item.content), query=query, session=None, sequence=None)
 
 
 def as_key(client_key: str | None) -> str | None:

@@ -38,7 +38,7 @@ class RunTasks:
     def start_soon(self, func: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: object = None) -> None:
         """Start `func(*args)`."""
         self._count += 1
-        self._group.start_soon(self._child, func, args, name=name or func)
+        self._group.start_soon(self._child, func, args, name=name or getattr(func, "__qualname__", func))
 
     def fail(self, error: BaseException) -> None:
         """Raise an error where the run is driven, as if a task had failed with it."""

@@ -191,13 +191,13 @@ class _TaskWaiter(Waiter):
         """Await something, as `leaving` does, whose own frames would cost as much again."""
         task = self._task = asyncio.current_task(self._loop)
         self._deadline = deadline
-        if deadline < self._due:
-            self._set_timer(deadline)
         steps: Any = awaitable.__await__()
         thrown: BaseException | None = None
         try:
             while thrown is None:
                 trap = steps.send(None)
+                if deadline < self._due:  # what never suspends needs no timer, and is not to be ended
+                    self._set_timer(deadline)
                 try:
                     yield trap
                 except BaseException as caught:  # noqa: BLE001 - it is thrown on

@@ -113,3 +113,12 @@ async def test_many_pass_in_order_through_a_small_one():
     async with create_task_group() as tasks:
         tasks.start_soon(send)
         assert await drain(channel) == [*range(200)]
+
+
+async def test_what_is_offered_is_taken_while_there_is_room_and_somebody_reads(channel):
+    """Who offers never waits, and is told."""
+    assert [channel.offer(item) for item in range(SIZE + 1)] == [True] * SIZE + [False]
+    channel.close()
+
+    assert not channel.offer("late")
+    assert await drain(channel) == list(range(SIZE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from operator import eq
 from typing import Any, Final
 
@@ -272,14 +271,14 @@ class Assembler:
 
     def _stop(self, reason: str, error: ModelError | None, *, inferred: bool = False) -> None:
         self._blocks.close(cut="error" if reason == "error" else None)
-        stop = Message.stop(
-            reason,
-            usage=self._usage or None,
-            model=self._model or None,
-            error=error and {"kind": error.kind, "message": str(error), "retryable": error.retryable},
-            finish_inferred=inferred or None,
-        )
-        self._out += [*self._calls.close(reason), replace(stop, attempt=self._attempt)]
+        told: dict[str, Any] = {
+            "usage": self._usage,
+            "model": self._model,
+            "error": error and {"kind": error.kind, "message": str(error), "retryable": error.retryable},
+            "finish_inferred": inferred,
+        }
+        query = {"reason": reason, **{key: value for key, value in told.items() if value}}
+        self._out += [*self._calls.close(reason), Message(type="stop", query=query, attempt=self._attempt)]
         self._stopped = True
 
     def _collected(self) -> list[Message]:

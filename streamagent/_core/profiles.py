@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -56,6 +57,7 @@ PROFILES: Mapping[str, Profile] = {
 }
 
 
+@lru_cache(maxsize=128)  # models of a process
 def profile_for(model: str) -> Profile:
     """Return the profile of a model by its name, `provider/model`."""
     name = model.lower()

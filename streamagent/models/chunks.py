@@ -190,7 +190,9 @@ class ChunkModel(ModelBase):
         query = {**(stop.query or {}), **({"attempts": [*failures]} if failures else {})}
         prices = [await self.price(usage) for usage in usages(query)]
         known = [price for price in prices if price is not None]
-        return replace(stop, query={**query, "cost": sum(known)} if known else query)
+        if known:
+            query["cost"] = sum(known)
+        return stop if query == stop.query else replace(stop, query=query)
 
     def _attempt(self, request: Request, number: int, limits: Limits) -> Attempt:
         settings = request.settings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -136,48 +136,6 @@ class Post:
         return [*find_secrets(self.headers), *self.secrets()]
 
 
-@asynccontextmanager
-async def post(sent: Post) -> AsyncIterator[aiohttp.ClientResponse]:
-    """Send a request and give its response, once its head has come.
-
-    Raises:
-        ModelError: The request failed, or the response did in the block.
-    """
-    url, headers, body = sent.url, sent.headers, sent.body
-    pool, client = await _pool(), _aiohttp()
-    pool.active += 1
-    streamed = None if isinstance(body, bytes) else body
-    try:
-        if streamed is not None and url in _sized:
-            headers = {**headers, "Content-Length": str(await streamed.measure())}
-        data = _payload(body) if isinstance(body, bytes) else body.pieces()
-        proxy = _proxy(pool, url)
-        # Awaited, and not entered: what it returns would keep the whole request until the answer's end.
-        response = await pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False)
-        del data, body, headers
-        sent.body = b""
-        async with response:
-            if response.status != _OK:
-                if response.status == _LENGTH_REQUIRED and streamed is not None and url not in _sized:
-                    _sized.add(url)
-                    raise ModelError("the provider wants to know a request's length", kind="protocol", retryable=True)
-                raise await _refused(response, sent.hidden)
-            yield response
-    except client.ClientPayloadError as error:
-        raise ModelError("the answer broke off: the connection was lost", kind="truncated", retryable=True) from error
-    except client.InvalidURL as error:
-        raise _no_address(url) from error
-    except (client.ClientError, OSError) as error:
-        if streamed is not None and streamed.error is not None:
-            raise streamed.error from None
-        text = redact(str(error), sent.hidden)
-        raise ModelError(f"the connection to the provider failed: {text}", kind="connection", retryable=True) from error
-    finally:
-        pool.active -= 1
-        if streamed is not None:
-            await streamed.aclose()
-
-
 async def answer(
     sent: Post, reader: EventReader, *, whole: Callable[[bytes], Mapping[str, Any]] | None = None
 ) -> Chunks:
@@ -194,30 +152,72 @@ async def answer(
     Raises:
         ModelError: The request or the answer failed, or nothing came.
     """
-    async with post(sent) as response:
-        content = response.content
-        if whole is not None and response.content_type == "application/json":
-            yield [whole(await _beginning(response, EVENT_LIMIT))]
-            yield DONE
-            return
-        with suppress(AttributeError):  # by itself it looks for more after each piece of a read, not once a read
-            content._low_water = 1  # noqa: SLF001 - aiohttp has no public name for it
-        some = False
-        while not (reader.done or reader.error) and (data := await content.readany()):
-            said = reader.feed(data)
-            some = some or bool(said)
-            yield said
-        if not (reader.done or reader.error):
-            said = reader.end()
-            some = some or bool(said)
-            yield said
-        if reader.error or not some:
-            raise reader.error or nothing_came(response.content_type)
-        if reader.done:
-            try:
+    pool, client = await _pool(), _aiohttp()
+    streamed = None if isinstance(sent.body, bytes) else sent.body
+    pool.active += 1
+    try:
+        async with await _send(pool, sent) as response:
+            content = response.content
+            if whole is not None and response.content_type == "application/json":
+                yield [whole(await _beginning(response, EVENT_LIMIT))]
                 yield DONE
-            finally:  # whoever has heard it asks for nothing more
-                await _finish(response, sent.url)
+                return
+            with suppress(AttributeError):  # by itself it looks for more after each piece of a read, not once a read
+                content._low_water = 1  # noqa: SLF001 - aiohttp has no public name for it
+            some = False
+            while not (reader.done or reader.error) and (data := await content.readany()):
+                said = reader.feed(data)
+                some = some or bool(said)
+                yield said
+            if not (reader.done or reader.error):
+                said = reader.end()
+                some = some or bool(said)
+                yield said
+            if reader.error or not some:
+                raise reader.error or nothing_came(response.content_type)
+            if reader.done:
+                try:
+                    yield DONE
+                finally:  # whoever has heard it asks for nothing more
+                    await _finish(response, sent.url)
+    except (client.ClientError, OSError) as error:
+        if streamed is not None and streamed.error is not None:
+            raise streamed.error from None
+        raise _failure(error, sent) from error
+    finally:
+        pool.active -= 1
+        if streamed is not None:
+            await streamed.aclose()
+
+
+async def _send(pool: _Pool, sent: Post) -> aiohttp.ClientResponse:
+    """Send a request and return its response, once its head has come and if it is an answer."""
+    url, headers, body = sent.url, sent.headers, sent.body
+    if not isinstance(body, bytes) and url in _sized:
+        headers = {**headers, "Content-Length": str(await body.measure())}
+    data = _payload(body) if isinstance(body, bytes) else body.pieces()
+    proxy = _proxy(pool, url)
+    # Awaited, and not entered: what it returns would keep the whole request until the answer's end.
+    response = await pool.http.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False)
+    sent.body = b""
+    if response.status == _OK:
+        return response
+    async with response:
+        if response.status == _LENGTH_REQUIRED and not isinstance(body, bytes) and url not in _sized:
+            _sized.add(url)
+            raise ModelError("the provider wants to know a request's length", kind="protocol", retryable=True)
+        raise await _refused(response, sent.hidden)
+
+
+def _failure(error: Exception, sent: Post) -> ModelError:
+    """Translate what became of a connection."""
+    client = _aiohttp()
+    if isinstance(error, client.ClientPayloadError):
+        return ModelError("the answer broke off: the connection was lost", kind="truncated", retryable=True)
+    if isinstance(error, client.InvalidURL):
+        return _no_address(sent.url)
+    text = redact(str(error), sent.hidden)
+    return ModelError(f"the connection to the provider failed: {text}", kind="connection", retryable=True)
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,14 @@ async def price(model: str, usage: Mapping[str, Any]) -> float | None:
 
 
 def _read_entry(model: str) -> Mapping[str, Any] | None:
-    """Read one model's entry; the rest of the map is not kept."""
+    """Read what one model costs; the rest of the map, and of its entry, is not kept."""
     spec = find_spec("litellm")
     folders = (spec and spec.submodule_search_locations) or ()
     for file in (Path(folder, _FILE) for folder in folders):
         if file.is_file():
             text = file.read_text("utf-8")
-            return _find(text, model) or _find(text, model.partition("/")[2])
+            entry = _find(text, model) or _find(text, model.partition("/")[2])
+            return entry and {key: value for key, value in entry.items() if "cost" in key}
     return None
 
 
@@ -83,11 +84,12 @@ def _tier(entry: Mapping[str, Any], asked: float) -> str:
     return f"_above_{max(sizes)}k_tokens" if sizes else ""
 
 
-def _count(usage: Mapping[str, Any], group: str) -> Any:
-    details = usage.get(group)
+def _count(usage: Mapping[str, Any], group: str) -> Callable[[str], float]:
+    told = usage.get(group)
+    details = told if isinstance(told, Mapping) else {}
 
     def count(name: str) -> float:
-        value = details.get(name) if isinstance(details, Mapping) else None
+        value = details.get(name)
         return value if is_count(value) else 0
 
     return count

@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any
 
 from anyio import CancelScope, current_time, move_on_after
-from anyio.streams.memory import MemoryObjectSendStream
 
 from streamagent._core.output import describe, error_output, render, text_of
 from streamagent.calls import (
@@ -30,6 +29,7 @@ from streamagent.latch import Latch
 from streamagent.message import Message, clean_text
 
 from ._approval import Asked, Gate, ask_hook, prepared
+from ._outbox import Outbox
 from ._reconcile import outcome_of
 from ._speech import Speech
 from ._verdicts import REFUSED, SKIPPED, UNKNOWN, UNSEEN, Blocked, failure, unknown
@@ -72,7 +72,7 @@ class Execution:
         call: Message,
         options: Options,
         gate: Gate,
-        outbox: MemoryObjectSendStream[Message],
+        outbox: Outbox,
         *,
         previous: Execution | None,
         sequential: bool,
@@ -138,7 +138,9 @@ class Execution:
         if not self._sequential:
             self.passed.set()
         attempt = await self._run.start_call(self.call.id)
-        call = replace(verdict.call, context=replace(verdict.call.context, attempt=attempt))
+        call = verdict.call
+        if attempt != call.context.attempt:
+            call = replace(call, context=replace(call.context, attempt=attempt))
         output = await self._call(verdict.tool, call)
         if self._options.after is None:
             return output

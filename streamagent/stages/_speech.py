@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-from anyio import BrokenResourceError, ClosedResourceError, WouldBlock, from_thread
-from anyio.streams.memory import MemoryObjectSendStream
+from anyio import BrokenResourceError, from_thread
 
 from streamagent.calls import Output
 from streamagent.message import Message, clean_text, new_id
+
+from ._outbox import Outbox
 
 
 class Speech:
@@ -18,32 +20,34 @@ class Speech:
 
     Args:
         call: The call.
-        outbox: Where they go; it is closed with this.
+        outbox: Where they go, until this is left.
         announce: Say also when it starts and ends.
     """
 
     __slots__ = ("_announces", "_call", "_outbox", "_result_id", "_thread", "opened")
 
-    def __init__(self, call: Message, outbox: MemoryObjectSendStream[Message], *, announce: bool) -> None:
+    def __init__(self, call: Message, outbox: Outbox, *, announce: bool) -> None:
         self._call = call
-        self._outbox = outbox
+        self._outbox: Outbox | None = outbox
         self._announces = announce
         self._result_id = new_id()
         self._thread = threading.get_ident()
         self.opened = False
+        outbox.speakers += 1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._outbox.close()
+        if self._outbox is not None:
+            self._outbox.speakers -= 1
+            self._outbox = None
 
     async def send(self, message: Message) -> None:
-        """Show a message."""
-        try:
-            await self._outbox.send(message)
-        except (BrokenResourceError, ClosedResourceError):
-            return  # the stage has gone; the outcome is stored all the same
+        """Show a message, unless the call is over."""
+        if self._outbox is not None:
+            with suppress(BrokenResourceError):  # the stage has gone; the outcome is stored all the same
+                await self._outbox.send(message)
 
     async def announce(self, state: str, content: str = "", **more: Any) -> None:
         """Say that it starts or ends, to whoever wants to know."""
@@ -54,11 +58,8 @@ class Speech:
         """Show what a tool says of its progress, from whatever thread it does; dropped when nobody keeps up."""
         if threading.get_ident() != self._thread:
             from_thread.run_sync(partial(self.report, text))
-            return
-        try:
-            self._outbox.send_nowait(self._progress("update", clean_text(text)))
-        except (WouldBlock, BrokenResourceError, ClosedResourceError):
-            return
+        elif self._outbox is not None:
+            self._outbox.offer(self._progress("update", clean_text(text)))
 
     def fragment(self, text: str) -> Message:
         """Make a piece of the result that is still open; the first one says which call it answers."""

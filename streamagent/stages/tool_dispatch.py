@@ -8,9 +8,6 @@ from dataclasses import replace
 from itertools import dropwhile
 from typing import Any
 
-from anyio import create_memory_object_stream
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-
 from streamagent.calls import AfterToolCall, BeforeToolCall, ExecutionMode, SteerAt, Tool
 from streamagent.duties import mark
 from streamagent.errors import ConfigError
@@ -20,11 +17,11 @@ from streamagent.protocols import RunContext, Stage, Stream
 
 from ._approval import Gate
 from ._execution import Execution, Options
+from ._outbox import Outbox
 
 UNASKED = "Not executed: the run ended before anybody could approve this call."
 RAW_SHOWN = 2000  # characters of unreadable arguments that the model is shown again
 CONCERNS = frozenset({"tool_call", "stop", "approval"})
-OUTBOX = 16  # messages of tools that wait for the reader; a tool that yields faster is held back
 
 
 def tool_dispatch(  # noqa: PLR0913 - the options of a dispatcher, all by keyword
@@ -137,7 +134,6 @@ class _Batch:
         "_executions",
         "_gate",
         "_held",
-        "_inbox",
         "_last",
         "_opened",
         "_options",
@@ -152,8 +148,7 @@ class _Batch:
         self._options = options
         self._run = run
         self._gate = Gate(run)
-        self._outbox: MemoryObjectSendStream[Message] | None = None  # while calls run; most turns have none
-        self._inbox: MemoryObjectReceiveStream[Message] | None = None
+        self._outbox: Outbox | None = None  # while calls run; most turns have none
         self._opened: dict[str, str] = {}
         self._held: list[tuple[Message, Message | None]] = []
         self._executions: list[Execution] = []
@@ -181,10 +176,11 @@ class _Batch:
             if message.more:
                 self._opened[message.id] = content
             else:
-                self._held.append((replace(message, content=content), None))
+                whole = message if content == message.content else replace(message, content=content)
+                self._held.append((whole, None))
         if message.type == "stop":
             self._start()
-        elif not any(map(_is_sequential, self._options.tools.values())):
+        elif self._held and not any(map(_is_sequential, self._options.tools.values())):
             self._start(early=True)
 
     def _may_begin(self, call: Message) -> bool:
@@ -194,17 +190,20 @@ class _Batch:
 
     def _start(self, *, early: bool = False) -> None:
         """Start the calls that are held, or those in front that may begin early."""
+        if not self._held:
+            return
         waiting = [] if not early else list(dropwhile(lambda held: self._may_begin(held[0]), self._held))
         self._held = self._held[: len(self._held) - len(waiting)]
         names = [(call.query or {}).get("tool", "") for call, _ in self._held]
         asked = [self._options.tools[name] for name in names if name in self._options.tools]
         sequential = self._options.sequential or any(map(_is_sequential, asked))
         for call, decision in self._held:
+            self._outbox = self._outbox or Outbox()
             self._last = Execution(
                 call,
                 self._options,
                 self._gate,
-                self._open_outbox(),
+                self._outbox,
                 previous=self._last,
                 sequential=sequential,
                 border=self._border,
@@ -224,11 +223,11 @@ class _Batch:
             The message; `None` when all calls have their result.
         """
         self._start()
-        while self._executions and self._inbox is not None:
+        while self._executions and self._outbox is not None:
             if result := self._early.pop(self._executions[0].call.id, None):
                 self._votes.append(self._executions.pop(0).terminate)
                 return result
-            message = await self._inbox.receive()
+            message = await self._outbox.receive()
             if message.path:
                 return message
             if message.type == "approval" and not pausing:
@@ -241,27 +240,15 @@ class _Batch:
             self._early[_call_of(message)] = message
         self.terminated = bool(self._votes) and all(self._votes)
         self._votes, self._last, self._border, self._recalled = [], None, Latch(), False
-        self._close_unused()
-        return None
-
-    def _open_outbox(self) -> MemoryObjectSendStream[Message]:
-        """Give a call where to put what it says."""
-        if self._outbox is None:
-            self._outbox, self._inbox = create_memory_object_stream[Message](OUTBOX)
-        return self._outbox.clone()
-
-    def _close_unused(self) -> None:
-        """Let go of what calls say, unless one of them may still say something."""
-        known = None if self._inbox is None else self._inbox.statistics()
-        if known is not None and known.open_send_streams == 1 and not known.current_buffer_used:
+        if self._outbox is not None and self._outbox.is_over:
             self.close()
+        return None
 
     def close(self) -> None:
         """Take nothing more of what calls say; idempotent."""
-        for end in (self._outbox, self._inbox):
-            if end is not None:
-                end.close()
-        self._outbox = self._inbox = None
+        if self._outbox is not None:
+            self._outbox.close(drop=True)
+            self._outbox = None
 
 
 def _unasked(request: Message) -> Message:
