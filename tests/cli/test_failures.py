@@ -43,7 +43,7 @@ def test_an_error_of_a_stage_has_the_frames_of_the_target():
     assert [line for line in shown if line.startswith("  File")] == [
         f'  File "{Path("raising.py").resolve()}", line 6, in stage'
     ]
-    assert shown[-1] == r"KeyError: '\x1b'"
+    assert shown[-1] == r"ValueError: \u001b"
 
 
 def test_an_error_of_our_own_is_shown_whole(monkeypatch):
