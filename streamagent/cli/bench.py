@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .ending import Ending
 from .escape import shorten
 from .exits import FAILURE, USAGE, exit_codes, fail
 from .interrupts import Interrupts
@@ -72,8 +73,8 @@ def bench(  # noqa: PLR0913 - the options of a command
     up. Beside it stand the figures of an agent without stages of its own, from the same process. Exits with 1 when a
     session of the target gave no text or did not end well.
     """
-    with exit_codes() as interrupts:
-        from streamagent.testing.load import Load
+    with Ending(), exit_codes() as interrupts:
+        from streamagent.testing.load import Load, LoadTimeout
 
         from .target import load_target
 
@@ -82,8 +83,12 @@ def bench(  # noqa: PLR0913 - the options of a command
         loaded = load_target(target, model=None, db=None)
         limit = timeout + _ANSWERS * chunks * pace / 1000
         load = Load(sessions=sessions, chunks=chunks, prompt=prompt or loaded.prompt or _PROMPT, timeout=limit)
-        with _answering(model, chunks, pace / 1000) as answers:
-            measured = _measure(loaded.agent.with_options(model=answers), load, interrupts, rounds=rounds, tools=tools)
+        try:
+            with _answering(model, chunks, pace / 1000) as answers:
+                agent = loaded.agent.with_options(model=answers)
+                measured = _measure(agent, load, interrupts, rounds=rounds, tools=tools)
+        except LoadTimeout as error:
+            raise fail(f"{error}; --timeout gives them longer") from error
         with writing():
             _show(_figures(measured), _troubles(measured), json=json)
         if not all(outcome.worked for found in measured["target"] for outcome in found.outcomes):
