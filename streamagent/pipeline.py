@@ -225,6 +225,8 @@ class Chain:
                 link = link.stream()
                 await link.__aenter__()
             if not hasattr(link, "__anext__"):
+                if inspect.iscoroutine(link):
+                    link.close()  # or Python warns, somewhere else, that nobody awaited it
                 raise ConfigError(f"stage {describe(stage)} returned {link!r:.80}, not an async iterator")
             self.append(link)
 

@@ -13,6 +13,7 @@ from streamagent.stages.buffer import buffer
 from streamagent.stages.persist import persist
 from streamagent.stages.rate_limit import rate_limit
 from streamagent.stages.strip_reasoning import strip_reasoning
+from streamagent.testing.leaks import assert_no_leaks
 from streamagent.testing.stages import Boom, Probe
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +75,18 @@ async def test_a_stage_that_returns_no_iterator_is_named():
     with pytest.raises(ConfigError, match=r"stage buffer\.<locals>|stage .*returned 3"):
         async with open_pipeline(source.stream(), lambda _: 3):
             pass
+
+
+async def test_a_coroutine_that_a_stage_returned_is_closed():
+    """A stage without a `yield`: Python would warn later that nobody awaited it, which fails a test here."""
+
+    async def forgetful(stream):
+        return stream
+
+    async with assert_no_leaks():
+        with pytest.raises(ConfigError, match="returned <coroutine object"):
+            async with open_pipeline(Probe(THREE).stream(), forgetful):
+                pass
 
 
 async def test_a_store_is_missing_with_a_clear_text():

@@ -20,6 +20,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 def exit_codes() -> Iterator[Interrupts]:
     """Turn signals, the errors of this package and those of the output into a line on standard error and an exit code.
 
+    An error of the target's code is printed with its own frames; what is nobody's but ours is raised.
+
     Yields:
         What the command runs its event loop with.
     """
@@ -40,6 +42,14 @@ def exit_codes() -> Iterator[Interrupts]:
     except OutputError as error:
         discard()
         raise fail(f"standard input or output failed: {error.strerror}") from error
+    except typer.Exit:
+        raise
+    except Exception as error:
+        from .failures import show_failure
+
+        if not show_failure(error):
+            raise
+        raise typer.Exit(FAILURE) from error
 
 
 def fail(text: str, code: int = FAILURE) -> typer.Exit:

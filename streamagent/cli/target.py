@@ -139,7 +139,12 @@ def _call(factory: Callable[..., object], model: str | None, source: str) -> obj
     except (TypeError, ValueError) as error:
         name = getattr(factory, "__name__", "agent")
         raise ConfigError(f"{source}: {name!r} cannot be called with a model's name alone: {error}") from error
-    return None if inspect.iscoroutinefunction(factory) else factory(*call.args)
+    if inspect.iscoroutinefunction(factory):
+        return None
+    made = factory(*call.args)
+    if inspect.iscoroutine(made):
+        made.close()  # nobody awaits it
+    return made
 
 
 def _import(source: str) -> ModuleType:

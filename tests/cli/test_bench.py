@@ -39,7 +39,7 @@ agent = Agent("openai/gpt-5", tools=[stock], store="own.db", pipeline=Pipeline(r
 '''
 SMALL = ("--sessions", "2", "--chunks", "3", "--rounds", "1")
 WARM = 3
-KEYS = {"cpu_us_per_chunk", "first_ms", "first_ms_p99", "session_ms", "session_ms_p99", "sessions_per_s"}
+KEYS = {"cpu_us_per_chunk", "first_ms", "first_ms_p99", "session_ms", "session_ms_p99", "sessions_per_s", "turns"}
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +56,7 @@ def test_the_figures_of_the_target_stand_beside_those_of_a_plain_agent(model):
     result = invoke("bench", "shop.py", *SMALL, "--model", model, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
+    assert found.pop("troubles") == {"target": [], "plain": []}
     assert {name: set(figures) for name, figures in found.items()} == {
         "target": KEYS | {"rss_kb_per_session"},
         "plain": KEYS,

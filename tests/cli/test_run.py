@@ -133,13 +133,6 @@ def test_a_wrong_use_ends_with_2_and_says_what_is_wrong(args, said):
     assert said in result.stderr
 
 
-def test_an_error_in_the_target_itself_is_not_hidden():
-    Path("broken.py").write_text("import no_such_module_of_the_target\n")
-    Path("wrong_for_a_test.py").write_text("import no_such_module_of_the_target\n")
-    assert isinstance(invoke("run", "broken.py", "hi").exception, ModuleNotFoundError)
-    assert isinstance(invoke("run", "wrong_for_a_test:agent", "hi").exception, ModuleNotFoundError)
-
-
 def test_a_file_that_is_no_database_is_an_error():
     Path("bad.db").write_text("not a database, whatever its name says" * 100)
     result = invoke("run", "hi", "--db", "bad.db")
