@@ -45,9 +45,9 @@ COLUMN = [
 # From the ground up; a part imports itself and what is below it, and of one layer nobody his neighbour.
 LAYERS = [
     {"errors"},
-    {"exactjson"},
+    {"exactjson", "ids"},
     {"message", "calls", "cancellation", "latch", "waiting", "shared"},
-    {"records", "talk"},
+    {"records", "talk", "channel"},
     {"protocols"},
     {"hooks", "duties", "attempts"},
     {"prompts"},
