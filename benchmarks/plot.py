@@ -27,7 +27,7 @@ _BARS = {
     "chunk_burst": ("cpu_us_per_chunk", "CPU a chunk in µs, whole responses in one write"),
     "chunk_paced": ("cpu_us_per_chunk", "CPU a chunk in µs, one every 5 ms"),
     "sessions_500": ("rss_kb_per_session", "memory of a streaming session in KB"),
-    "first_delta": ("first_ms", "time to the first text in ms, of which 5 are the server's"),
+    "first_delta": ("first_ms", "time to the first text in ms, of which 10 are the server's"),
     "context_200mb": ("peak_mb at", "growth of memory in MB, a turn on 200 MB of messages"),
     "idle_10k": ("rss_kb_per_session", "memory of an idle session in KB"),
     "import": ("cpu_s", "CPU of the import in s"),

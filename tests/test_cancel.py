@@ -157,10 +157,9 @@ async def test_a_cancel_without_a_run_touches_no_later_one(monkeypatch):
 
 
 async def test_a_cancel_that_waits_while_a_later_run_takes_it_and_pauses_leaves_that_pause(monkeypatch):
-    asleep, awake = anyio.Event(), anyio.Event()
+    awake = anyio.Event()
 
     async def sleep(_seconds):
-        asleep.set()
         await awake.wait()
 
     monkeypatch.setattr(streamagent.watch, "sleep", sleep)
@@ -169,7 +168,8 @@ async def test_a_cancel_that_waits_while_a_later_run_takes_it_and_pauses_leaves_
     async with two_runtimes(agent) as (near, far, store), anyio.create_task_group() as tasks:
         await near.ask("Hello?")
         tasks.start_soon(far.cancel)
-        await asleep.wait()
+        while not await store.waiting(["s"], "cancel"):
+            await checkpoint()
         assert (await near.ask("Go.")).reason == "paused"
         awake.set()
     assert len(await near.pending()) == 1

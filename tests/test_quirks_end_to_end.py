@@ -20,7 +20,6 @@ CHANGED = {
         "29-done-without-finish": ("error", "truncated", "Hello"),
         "32-malformed-function-call": ("error", "empty_response", ""),
         "40-content-part-list": ("stop", None, " there"),
-        "48-error-first-overloaded": ("error", "overloaded", ""),
         "50-sse-noise": ("error", "protocol", ""),
     },
 }

@@ -860,14 +860,21 @@ async def test_a_session_that_is_over_leaves_nothing_to_the_garbage_collector():
     async def ask():
         async with agent.session("s") as session:
             await session.ask("How many?")
+            idle.set()
+            await anyio.sleep_forever()  # also one that is open holds nothing of what is over
 
+    idle = anyio.Event()
     gc.collect()
     gc.disable()
     try:
         before = {id(found) for found in gc.get_objects() if isinstance(found, (RunReply, Run, RunTasks))}
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
-        await anyio.wait_all_tasks_blocked()
+            await idle.wait()
+            await anyio.wait_all_tasks_blocked()
+            open_still = [found for found in gc.get_objects() if isinstance(found, (RunReply, Run, RunTasks))]
+            tasks.cancel_scope.cancel()
+        assert {id(found) for found in open_still} <= before
         left = [found for found in gc.get_objects() if isinstance(found, (RunReply, Run, RunTasks))]
         assert {id(found) for found in left} <= before
     finally:

@@ -17,7 +17,7 @@ import anyio
 from streamagent._core.event import EventReader
 from streamagent._core.sse import DONE, EVENT_LIMIT
 from streamagent.errors import ModelError
-from streamagent.shared import closes_idle
+from streamagent.shared import closes_idle, load_in_thread
 
 from .attempt import Chunks
 from .body import StreamedBody
@@ -39,7 +39,7 @@ _endless: set[str] = set()  # addresses whose responses go on behind their end
 async def load() -> None:
     """Import aiohttp, in a thread the first time."""
     if not _aiohttp.cache_info().currsize:
-        await anyio.to_thread.run_sync(_aiohttp, abandon_on_cancel=True)
+        await load_in_thread(_aiohttp)
 
 
 @cache

@@ -15,6 +15,7 @@ import anyio
 from streamagent._core.response_format import response_format
 from streamagent._core.sse import DONE
 from streamagent.errors import ModelError
+from streamagent.shared import load_in_thread
 
 from .attempt import Chunks
 from .base import full_name, require_asyncio
@@ -62,7 +63,7 @@ class LiteLLMModel(ChunkModel):
             UnsupportedBackendError: Another event loop than asyncio's runs.
         """
         require_asyncio()
-        await anyio.to_thread.run_sync(_load, abandon_on_cancel=True)
+        await load_in_thread(_load)
 
     async def chunks(self, request: Request) -> Chunks:
         """Ask the provider once, after `prepare`; see `ChunkModel.chunks`.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from streamagent._core.usage import is_count
+from streamagent.shared import load_in_thread
 
 _FILE = "model_prices_and_context_window_backup.json"
 _TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
@@ -31,9 +31,14 @@ async def price(model: str, usage: Mapping[str, Any]) -> float | None:
         US dollars; `None` when the model is not in the map, or nobody counted the tokens.
     """
     if model not in _entries:
-        _entries[model] = await anyio.to_thread.run_sync(_read_entry, model)  # some tens of milliseconds
+        await load_in_thread(partial(_look_up, model))  # some tens of milliseconds
     entry = _entries[model]
     return None if entry is None else cost(entry, usage)
+
+
+def _look_up(model: str) -> None:
+    if model not in _entries:  # another one may have, while this one waited
+        _entries[model] = _read_entry(model)
 
 
 def _read_entry(model: str) -> Mapping[str, Any] | None:

@@ -83,9 +83,12 @@ def test_a_reader_that_left_is_not_told_of():
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
-def test_an_error_of_the_target_is_not_taken_for_one_of_the_output():
-    with pytest.raises(FileNotFoundError), exit_codes():
+def test_an_error_of_the_target_is_not_taken_for_one_of_the_output(capsys):
+    with pytest.raises(typer.Exit, check=lambda ending: ending.exit_code == 1), exit_codes():
         Path("nothing").read_text()
+    told = capsys.readouterr().err
+    assert "FileNotFoundError: [Errno 2]" in told
+    assert "standard input or output" not in told
 
 
 def test_a_standard_error_that_is_closed_is_replaced(monkeypatch):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import anyio
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from streamagent import Agent, MemoryStore, Runtime
 from streamagent._core.sse import EVENT_LIMIT
 from streamagent.errors import ConfigError, ModelError
+from streamagent.models import http, prices
 from streamagent.models.direct import DirectModel
 from streamagent.models.endpoints import ENDPOINTS, address
 from streamagent.models.prices import cost, price
@@ -187,6 +189,7 @@ async def test_a_proxy_is_taken_from_the_environment(bypass, through, monkeypatc
 def test_a_loop_that_ends_leaves_nothing_open():
     code = f"""
 import anyio, sys
+from streamagent.models import http, prices
 from streamagent.models.direct import DirectModel
 from streamagent.testing.provider import Response, finish, scripted_provider, sse, text
 
@@ -298,3 +301,22 @@ async def test_prices_are_litellms(name):
 
 async def test_a_model_without_an_entry_has_no_price():
     assert await price("openai/nobody-knows-it", {"prompt_tokens": 1, "completion_tokens": 1}) is None
+
+
+def test_many_first_requests_take_one_thread_to_load_what_they_need():
+    """An idle worker thread of anyio stays for as long as the event loop does."""
+
+    def workers():
+        return {thread for thread in threading.enumerate() if "AnyIO worker" in thread.name}
+
+    async def main():
+        before = workers()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(30):
+                tasks.start_soon(http.load)
+                tasks.start_soon(prices.price, "openai/gpt-4o", {"prompt_tokens": 1, "completion_tokens": 1})
+        return len(workers() - before)
+
+    http._aiohttp.cache_clear()
+    prices._entries.clear()
+    assert anyio.run(main) == 1
