@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from anyio import CancelScope, get_cancelled_exc_class
@@ -84,6 +84,7 @@ class RunReply(Reply):
         self._switching = False
         self._finishing = False
         self._finished = Latch()
+        self.ended: Callable[[RunReply], None] | None = None  # told once, at its end
 
     @property
     def done(self) -> bool:
@@ -323,6 +324,9 @@ class RunReply(Reply):
             if self._waiter is not None:
                 self._waiter.close()
             self._finished.set()
+            ended, self.ended = self.ended, None
+            if ended is not None:
+                ended(self)
 
     async def _drop_previous(self) -> None:
         while (previous := self._previous) is not None:  # one that never began may have one itself

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
-from weakref import ref
 
 from anyio.abc import ObjectStream
 
@@ -48,7 +47,7 @@ class Session(ObjectStream[Message]):
         self._runtime = runtime
         self.id = id
         self._plan = plan
-        self._reply: Callable[[], RunReply | None] = lambda: None  # an idle session does not keep what is over
+        self._reply: RunReply | None = None
         self._duplex: Duplex | None = None
         self._closed = False
 
@@ -93,15 +92,20 @@ class Session(ObjectStream[Message]):
 
     def _reply_to(self, prompt: Sequence[Message], plan: Plan, client_key: str | None) -> RunReply:
         self._check_open()
-        previous = self._reply()
+        previous = self._reply
         if previous is not None and previous.driven:
             raise SessionBusy(f"session {self.id!r} is answering; read that reply to its end, or cancel it")
         first = prompt[0] if prompt else None
-        reply = RunReply(
+        self._reply = reply = RunReply(
             self._runtime, self.id, plan, prompt=first, rest=prompt[1:], client_key=client_key, previous=previous
         )
-        self._reply = ref(reply)  # one that runs is kept by the runtime
+        reply.ended = self._forget
         return reply
+
+    def _forget(self, reply: RunReply) -> None:
+        """Keep nothing of an answer that is over."""
+        if self._reply is reply:
+            self._reply = None
 
     async def send(self, item: Prompt, *, client_key: str | None = None) -> None:
         """Put a message into the durable inbox and have it answered; returns when it is stored. Cuts what `ask` cuts.
@@ -120,7 +124,7 @@ class Session(ObjectStream[Message]):
             raise SessionClosed(f"session {self.id!r}: nothing can be sent after send_eof")
         first, *rest = as_prompt(item)
         await self._runtime.store.enqueue(self.id, first, client_key=as_key(client_key), rest=rest)
-        duplex.wake(abandoned=self._reply())
+        duplex.wake(abandoned=self._reply)
 
     async def submit(self, prompt: Prompt, *, client_key: str | None = None) -> Message:
         """Put a prompt into the durable inbox, for whichever worker is free; see `Runtime.submit`."""
@@ -174,7 +178,7 @@ class Session(ObjectStream[Message]):
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; `receive` ends when everything is answered."""
-        self._serve().end(abandoned=self._reply())
+        self._serve().end(abandoned=self._reply)
 
     async def pending(self) -> list[Approval]:
         """List the calls that wait for an approval, the oldest first; the run that made them is paused."""
@@ -285,8 +289,8 @@ class Session(ObjectStream[Message]):
             if self._duplex is not None:
                 await self._duplex.aclose()
         finally:
-            if (reply := self._reply()) is not None:
-                await reply.aclose()
+            if self._reply is not None:
+                await self._reply.aclose()
 
     def _serve(self) -> Duplex:
         self._check_open()
