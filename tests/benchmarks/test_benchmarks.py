@@ -110,7 +110,7 @@ def test_a_fleet_finds_its_work(environment):
     [
         ("idle_10k", {OURS}, [0.5]),
         ("import", {"python", "streamagent"}, [0.15, 40, 0]),
-        ("persist", {"streamagent", "aiosqlite", "aiosqlite_shared"}, [0.6]),
+        ("persist", {"streamagent", "aiosqlite", "aiosqlite_shared"}, [0.6, None]),
         ("tool_output", {"streamagent"}, [16, None]),
     ],
 )
